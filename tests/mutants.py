@@ -35,7 +35,7 @@ DATA = PLACE / "coverage"
 SECONDS = 200
 """How long the tests of one mutant may take: an endless loop is a mistake that was noticed."""
 TARGETS = (
-    "kernel/calls/pipeline.py", "kernel/calls/foresight.py", "kernel/calls/approvals.py", "kernel/grants/*.py", "kernel/files/safe_paths.py", "schema/redact.py",
+    "kernel/calls/pipeline.py", "kernel/calls/call_preview.py", "kernel/calls/approvals.py", "kernel/grants/*.py", "kernel/files/safe_paths.py", "schema/redact.py",
     "schema/secret*.py", "tam/fields.py", "flow/engine/scheduler.py", "kernel/access/approval_rules.py", "builtin/policies/sql/*.py",
 )  # fmt: skip
 FOLDERS = {

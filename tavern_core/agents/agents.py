@@ -20,23 +20,23 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.agents.agent_services import AgentServices
 from tavern_core.agents.call_contexts import HOST, HumanAnswers, agent_context, asking_context, caller_of, owner_of
 from tavern_core.agents.handle import AgentHandle, RunEvents, cancel_task
-from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.loop import AgentLoop
-from tavern_core.agents.model_requests import Task
+from tavern_core.agents.model_requests import AgentTask
 from tavern_core.agents.notices import sentence
 from tavern_core.agents.playback import Playback
 from tavern_core.agents.profile_resolution import read_fields
-from tavern_core.agents.prompt import Prompt, PromptBuilder
-from tavern_core.agents.replay_comparison import AgentReplay, replayed
+from tavern_core.agents.prompt import AgentPrompt, PromptBuilder
+from tavern_core.agents.replay_comparison import AgentReplay, replay_run
 from tavern_core.agents.run_store import AgentRuns, StoredAgentRun
 from tavern_core.agents.schema_budget import tokens_of_schema
-from tavern_core.agents.spending import BudgetLike, Clock, Spending, budget_of, check_price
+from tavern_core.agents.spending import BudgetLike, BudgetTracker, Clock, budget_of, check_price
 from tavern_core.contract.llm import Price, price_of
 from tavern_core.errors import Finding, InputInvalid, UsageError
 from tavern_core.flow.passed_models import ModelLike
-from tavern_core.flow.run_caller import restored, stored, taken_up_as
+from tavern_core.flow.run_caller import caller_from_json, caller_to_json, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike, usable_wire_names
 from tavern_core.kernel.calls.approvals import waiting
 from tavern_core.kernel.calls.elicitation import conversation, mismatch
@@ -62,7 +62,7 @@ MOST_TASK: Final = 1_000_000
 class Agents:
     """The agents of one host."""
 
-    def __init__(self, parts: Parts, wait: Callable[[Any], Any]) -> None:
+    def __init__(self, parts: AgentServices, wait: Callable[[Any], Any]) -> None:
         self._parts = parts
         self._wait = wait
         self._prompts = PromptBuilder(parts.catalogue, parts.state.knowledge, parts.names)
@@ -131,7 +131,7 @@ class Agents:
         window = max(window - sum(map(tokens_of_schema, tools)), 1)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
-            "caller": stored(caller or HOST, HOST, None), "system": prompt.system, "window": window,
+            "caller": caller_to_json(caller or HOST, HOST, None), "system": prompt.system, "window": window,
             "tools": tools, "warnings": list(prompt.warnings), "untrusted": [p.citation for p in prompt.sources if not p.trusted],
         }  # fmt: skip
         self._enter()
@@ -193,7 +193,7 @@ class Agents:
         price, _ = await self._priced(resolved, chosen, limits)
         playback = Playback(record.events)
         _check_answers(run_id, given, playback.waiting_for)
-        caller = restored(run_id, facts["caller"], 0, HOST)
+        caller = caller_from_json(run_id, facts["caller"], 0, HOST)
         if resumer is not None or caller is not HOST:
             caller = taken_up_as(run_id, caller, resumer, HOST)
         acting = None if caller is HOST else caller
@@ -244,19 +244,19 @@ class Agents:
         record = (await asyncio.to_thread(self._found, run_id, context)).record
         facts = record.facts
         resolved, name = await self._resolved(facts["given"], AgentProfile.model_validate(facts["profile"]))
-        caller = restored(run_id, facts["caller"], 0, HOST)
+        caller = caller_from_json(run_id, facts["caller"], 0, HOST)
         acting = None if caller is HOST else caller
         limits = AgentBudget.model_validate(facts["budget"]).model_copy(update={"seconds": None, "money": None})
         agent = agent_context(resolved, name, acting, limits, run_id)
         about = _about(record, resolved, agent, None)
-        return await replayed(self._parts, about, record, limits, self._runs.mask)
+        return await replay_run(self._parts, about, record, limits, self._runs.mask)
 
     def replay_sync(self, run_id: str, **options: Any) -> AgentReplay:
         """`replay` for code without an event loop."""
         found: AgentReplay = self._wait(self.replay(run_id, **options))
         return found
 
-    async def prompt(self, profile: ProfileLike, task: str = "", *, context: CallContext | None = None) -> Prompt:
+    async def prompt(self, profile: ProfileLike, task: str = "", *, context: CallContext | None = None) -> AgentPrompt:
         """The prompt that a run would begin with: `system`, `tools`, `sources`, `left_out`, `findings`.
 
         Raises:
@@ -268,9 +268,9 @@ class Agents:
         window = resolved.written.context_tokens
         return await self._prompt(resolved, agent, task, window)
 
-    def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> Prompt:
+    def prompt_sync(self, profile: ProfileLike, task: str = "", **options: Any) -> AgentPrompt:
         """`prompt` for code without an event loop."""
-        prompt: Prompt = self._wait(self.prompt(profile, task, **options))
+        prompt: AgentPrompt = self._wait(self.prompt(profile, task, **options))
         return prompt
 
     async def close(self) -> None:
@@ -288,7 +288,7 @@ class Agents:
 
     def _begin(
         self,
-        about: Task,
+        about: AgentTask,
         playback: Playback,
         limits: AgentBudget,
         price: Price | None,
@@ -296,7 +296,7 @@ class Agents:
     ) -> AgentHandle:
         recorder = self._parts.base.recorder
         events = RunEvents(about.run, self._runs, recorder, playback.seq)
-        spending = Spending(limits, price, Clock(playback.seconds))
+        spending = BudgetTracker(limits, price, Clock(playback.seconds))
         if answers is not None:
             facts = {"budget": limits.model_dump(), "model": about.model, "principal": about.context.principal}
             events.record("resumed", facts)
@@ -344,7 +344,7 @@ class Agents:
         names = ("state", "reason", "code", "steps", "calls", "usage", "cost", "currency", "seconds")
         self._parts.base.recorder.note(AGENT_FINISHED, {"run": outcome.run_id, **{name: data[name] for name in names}})
 
-    async def _prompt(self, profile: Profile, agent: CallContext, task: str, window: int) -> Prompt:
+    async def _prompt(self, profile: Profile, agent: CallContext, task: str, window: int) -> AgentPrompt:
         """The prompt with which a run begins: that of the profile, and how long results are read. It has half of the window."""
         assert agent.profile is not None
         closing = sentence("long_results", self._parts.language(profile))
@@ -400,10 +400,10 @@ class Agents:
             self._has_entered = True
 
 
-def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: CallContext | None) -> Task:
+def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: CallContext | None) -> AgentTask:
     """What a run is about, from what it began with."""
     facts = record.facts
-    return Task(
+    return AgentTask(
         record.run_id, profile, facts["system"], record.task, facts["model"], agent, asking, facts["window"], facts["tools"],
         tuple(facts["warnings"]),
     )  # fmt: skip

@@ -26,7 +26,7 @@ Fault = Literal["", "repeats", "too_long"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """What counts of a model's answer."""
 
     text: str
@@ -54,7 +54,7 @@ class Answer:
         }  # fmt: skip
 
 
-class Listener:
+class AnswerReader:
     """Follows the text of an answer.
 
     Args:
@@ -143,13 +143,13 @@ class Listener:
         return _MARKER in "".join(self._thoughts).upper()
 
 
-def fenced(said: str) -> str:
+def fenced_content(said: str) -> str:
     """The content of an answer that is one code fence and nothing else; empty for any other."""
     found = _ONE_FENCE.fullmatch(said.strip())
     return "" if found is None or "```" in found[1] else found[1]
 
 
-def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> Answer:
+def answer_of_model(said: LLMAnswer, listener: AnswerReader, prompt_tokens: int) -> ModelAnswer:
     """The answer of a model after it has ended.
 
     Args:
@@ -162,7 +162,7 @@ def answer_of_model(said: LLMAnswer, listener: Listener, prompt_tokens: int) -> 
     calls = tuple(_bounded(said.tool_calls))
     is_estimated = count_of(usage, "input") is None or count_of(usage, "output") is None
     spoken = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
-    return Answer(
+    return ModelAnswer(
         listener.text, calls, said.finish_reason, _count(usage, "input", prompt_tokens), _count(usage, "output", spoken), is_estimated,
         said.model, listener.dropped, listener.fault, listener.said, listener.blocks, listener.hides_call,
     )  # fmt: skip
@@ -189,7 +189,7 @@ def _clean(text: object, most: int) -> str:
     return str(text)[:most].encode("utf-8", "replace").decode()
 
 
-def answer_of_record(data: Mapping[str, Any], listener: Listener) -> Answer:
+def answer_of_record(data: Mapping[str, Any], listener: AnswerReader) -> ModelAnswer:
     """An answer as it was recorded.
 
     Args:
@@ -199,7 +199,7 @@ def answer_of_record(data: Mapping[str, Any], listener: Listener) -> Answer:
     listener.close()
     calls = tuple(ModelCall(c["id"], c["name"], c["arguments"]) for c in data["toolCalls"])
     usage = data["usage"]
-    return Answer(
+    return ModelAnswer(
         data["text"], calls, data["finishReason"], usage["input"], usage["output"], data["estimated"], data["model"], data["dropped"],
         data["fault"], listener.said, listener.blocks, listener.hides_call,
     )  # fmt: skip

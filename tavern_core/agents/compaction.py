@@ -29,7 +29,7 @@ Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shortening:
+class CompactionPlan:
     """What is to be left out."""
 
     results: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ def tokens_of_messages(messages: Sequence[Message]) -> int:
     return sum(_size(message) for message in messages)
 
 
-def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | None:
+def plan_compaction(messages: Sequence[Message], window: int) -> CompactionPlan | None:
     """What to leave out; None: it fits.
 
     Args:
@@ -59,7 +59,7 @@ def plan_compaction(messages: Sequence[Message], window: int) -> Shortening | No
     return plan
 
 
-def _with_turns(messages: Sequence[Message], window: int, kept_turns: int) -> tuple[Shortening | None, int]:
+def _with_turns(messages: Sequence[Message], window: int, kept_turns: int) -> tuple[CompactionPlan | None, int]:
     """A plan that keeps so many turns, and the tokens that it leaves, about."""
     total, goal = tokens_of_messages(messages), int(window * TARGET)
     begin = _begin(messages)
@@ -84,11 +84,11 @@ def _with_turns(messages: Sequence[Message], window: int, kept_turns: int) -> tu
         total -= sum(_size_of_line(messages[i]) if i in results else _size(messages[i]) for i in range(at, end))
     leave_out(last, len(messages) - 1, window)  # the last turns too, if there is no other way
     kept = tuple(at for at in results if at >= end)
-    return (Shortening(kept, (begin, end)) if kept or end > begin else None), total
+    return (CompactionPlan(kept, (begin, end)) if kept or end > begin else None), total
 
 
 def shorten(
-    messages: Sequence[Message], plan: Shortening, addresses: Sequence[str], language: Language
+    messages: Sequence[Message], plan: CompactionPlan, addresses: Sequence[str], language: Language
 ) -> list[Message]:
     """The conversation without what the plan names.
 

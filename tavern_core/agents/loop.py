@@ -10,23 +10,23 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tavern_core.agents.agent_services import AgentServices
 from tavern_core.agents.answer_stream import (
     MOST_ARGUMENTS,
     MOST_CALLS,
-    Answer,
-    Listener,
+    AnswerReader,
+    ModelAnswer,
     answer_of_model,
     answer_of_record,
-    fenced,
+    fenced_content,
 )
 from tavern_core.agents.compaction import as_text, plan_compaction, shorten, tokens_of_messages
-from tavern_core.agents.host_parts import Parts
-from tavern_core.agents.model_requests import Requests, Task
+from tavern_core.agents.model_requests import AgentModelRequests, AgentTask
 from tavern_core.agents.notices import sentence
-from tavern_core.agents.playback import Playback, PlaybackEnds, Waits
+from tavern_core.agents.playback import PersonRequired, Playback, PlaybackEnds
 from tavern_core.agents.repetition import STOP_AT, WARN_AT, Repetition
 from tavern_core.agents.schema_budget import tokens_of_schema
-from tavern_core.agents.spending import OutOfTime, Spending, Stop
+from tavern_core.agents.spending import BudgetTracker, StopReason, TimeBudgetExceeded
 from tavern_core.agents.tool_calls import RunListener, ToolCalls
 from tavern_core.contract.llm import LLMAnswer, ModelCall
 from tavern_core.errors import CallError, CallTimeout, TavernError
@@ -56,7 +56,9 @@ class AgentLoop:
         events: where they are stored and passed on.
     """
 
-    def __init__(self, parts: Parts, task: Task, playback: Playback, spending: Spending, events: RunListener) -> None:
+    def __init__(
+        self, parts: AgentServices, task: AgentTask, playback: Playback, spending: BudgetTracker, events: RunListener
+    ) -> None:
         self._parts = parts
         self._task = task
         self._playback = playback
@@ -66,7 +68,7 @@ class AgentLoop:
         self._language = parts.language(task.profile)
         self._written = task.profile.written
         self._calls = ToolCalls(parts, task, playback, spending, events)
-        self._requests = Requests(parts, task, playback)
+        self._requests = AgentModelRequests(parts, task, playback)
         self._repetition = Repetition()
         self._tools_size = sum(map(tokens_of_schema, task.tools))
         self.messages: list[Message] = []
@@ -77,18 +79,18 @@ class AgentLoop:
         """Work until the task is done or cannot go on."""
         try:
             return await self._work()
-        except OutOfTime:
+        except TimeBudgetExceeded:
             stop = self._spending.out_of_time()
             assert stop is not None
             return self._ended("stopped", stop)
-        except Waits as waits:
+        except PersonRequired as waits:
             self._record("waiting", {"waitingFor": waits.data, "seconds": self._spending.clock.seconds})
-            reason = Stop(str(waits.data["reason"]), str(waits.data["answer"]), waits.code)
+            reason = StopReason(str(waits.data["reason"]), str(waits.data["answer"]), waits.code)
             return self._ended("waiting", reason, waits.data)
         except PlaybackEnds:
-            return self._ended("interrupted", Stop("the record ends here", "", ""))
+            return self._ended("interrupted", StopReason("the record ends here", "", ""))
         except TavernError as error:
-            return self._ended("failed", Stop(error.message, _fix_of(error), error.code))
+            return self._ended("failed", StopReason(error.message, _fix_of(error), error.code))
 
     async def _work(self) -> AgentOutcome:
         self._begin()
@@ -108,7 +110,9 @@ class AgentLoop:
             if answer.finish == "content_filter":
                 return self._ended(
                     "failed",
-                    Stop("the model's content filter ended its answer", "word the task differently", "CONTENT_FILTER"),
+                    StopReason(
+                        "the model's content filter ended its answer", "word the task differently", "CONTENT_FILTER"
+                    ),
                 )
             ended = await self._act(step, answer)
             if ended is not None:
@@ -124,7 +128,7 @@ class AgentLoop:
         for message in self.messages[self._playback.messages :]:
             self._record("message", message)
 
-    def _before_request(self) -> Stop | None:
+    def _before_request(self) -> StopReason | None:
         if self._playback.is_final:
             raise PlaybackEnds
         size, window = tokens_of_messages(self.messages), self._task.window
@@ -132,7 +136,7 @@ class AgentLoop:
             reason = (
                 f"the prompt, the task and the last results take about {size:,} tokens, and the window has {window:,}"
             )
-            return Stop(reason, "raise context_tokens in the profile, or give the agent fewer tools")
+            return StopReason(reason, "raise context_tokens in the profile, or give the agent fewer tools")
         return self._spending.before_request(self._prompt_size)
 
     @property
@@ -142,7 +146,7 @@ class AgentLoop:
 
     # Asking ------------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, step: int) -> Answer:
+    async def _ask(self, step: int) -> ModelAnswer:
         if (known := self._playback.answers.get(step)) is not None:
             return answer_of_record(known, self._listener())
         said = await self._said(step)
@@ -173,7 +177,7 @@ class AgentLoop:
             following = self._listener(lambda piece: self._events.piece(step, piece))
             try:
                 return await self._spending.within(self._requests.ask(step, self.messages, following.feed))
-            except OutOfTime:
+            except TimeBudgetExceeded:
                 self._lost(step, CallTimeout("the time of the run is over", outcome="unknown"), following.text)
                 raise
             except CallError as error:
@@ -195,15 +199,15 @@ class AgentLoop:
         })  # fmt: skip
         return is_again
 
-    def _listener(self, on_piece: Callable[[str], object] = lambda piece: None) -> Listener:
+    def _listener(self, on_piece: Callable[[str], object] = lambda piece: None) -> AnswerReader:
         reads = self._written.calling != "native"
-        return Listener(
+        return AnswerReader(
             self._parts.base.config.tam, many_blocks=self._written.many_blocks, reads_blocks=reads, on_piece=on_piece
         )
 
     # Acting ------------------------------------------------------------------------------------------------------------
 
-    async def _act(self, step: int, answer: Answer) -> AgentOutcome | None:
+    async def _act(self, step: int, answer: ModelAnswer) -> AgentOutcome | None:
         """Make the calls of an answer; returns how the run ends, if it does."""
         if step in self._playback.replies and not self._playback.is_final:
             self._again(step, answer)
@@ -233,7 +237,7 @@ class AgentLoop:
             return bool(known["problem"] == _SECRET_LOST)
         return step in playback.masked and step in playback.answers and not playback.is_final
 
-    def _again(self, step: int, answer: Answer) -> None:
+    def _again(self, step: int, answer: ModelAnswer) -> None:
         """Go over a step that is complete in the record: as it was then, whatever the tools are today."""
         known = self._playback.replies[step]
         self._calls.again(step, known.get("unread", ()))
@@ -244,7 +248,7 @@ class AgentLoop:
             self._shorten_last(kind, answer)
         self.messages += [dict(message) for message in known["messages"]]
 
-    def _leads_nowhere(self, answer: Answer) -> str | None:
+    def _leads_nowhere(self, answer: ModelAnswer) -> str | None:
         if answer.fault:
             return answer.fault
         if (
@@ -258,15 +262,15 @@ class AgentLoop:
             return "thought"
         return None if answer.said else "empty"
 
-    async def _text(self, answer: Answer) -> TextOutcome:
+    async def _text(self, answer: ModelAnswer) -> TextOutcome:
         if self._written.calling == "native" or not answer.text:
             return TextOutcome(text=answer.text)
         outcome = await self._calls.text(answer.text)
-        if not outcome.problems and not outcome.steps and (inside := fenced(answer.said)):
+        if not outcome.problems and not outcome.steps and (inside := fenced_content(answer.said)):
             return await self._calls.text(inside)  # an example beside nothing is meant as a call
         return outcome
 
-    async def _native(self, answer: Answer) -> tuple[list[dict[str, Any]], str]:
+    async def _native(self, answer: ModelAnswer) -> tuple[list[dict[str, Any]], str]:
         """The messages that answer native calls, and what is wrong with the answer as a whole."""
         if self._written.calling == "tam":
             return [], "not_native" if answer.calls else ""
@@ -276,14 +280,14 @@ class AgentLoop:
             return [], ""
         return self._calls.answers(answer.calls, await self._calls.native(answer.calls)), ""
 
-    def _done(self, answer: Answer) -> AgentOutcome:
+    def _done(self, answer: ModelAnswer) -> AgentOutcome:
         if answer.finish == "length":
             self.warnings.append("the answer reached the model's limit of output and may be incomplete")
         self._answer = answer.said
         return self._ended("done")
 
     def _confused(
-        self, step: int, answer: Answer, kind: str, native: list[dict[str, Any]] | None = None, feedback: str = ""
+        self, step: int, answer: ModelAnswer, kind: str, native: list[dict[str, Any]] | None = None, feedback: str = ""
     ) -> AgentOutcome | None:
         """Nothing ran: tell the model why; stop when that has not helped before."""
         count = self._repetition.problem(kind)
@@ -298,7 +302,7 @@ class AgentLoop:
         self._reply(step, messages, said, kind)
         return self._ended("stopped", stop) if count >= most and not self._goes_on(step) else None
 
-    def _shorten_last(self, kind: str, answer: Answer) -> None:
+    def _shorten_last(self, kind: str, answer: ModelAnswer) -> None:
         """Keep only the beginning of an answer that was cut: the rest would fill the context."""
         if kind not in ("repeats", "too_long", "too_many"):
             return
@@ -310,7 +314,7 @@ class AgentLoop:
         self.messages[-1] = kept
 
     def _called(
-        self, step: int, answer: Answer, native: list[dict[str, Any]], outcome: TextOutcome, problem: str
+        self, step: int, answer: ModelAnswer, native: list[dict[str, Any]], outcome: TextOutcome, problem: str
     ) -> AgentOutcome | None:
         """Calls were made: report their outcome to the model; stop if it repeats itself.
 
@@ -334,7 +338,7 @@ class AgentLoop:
         self._reply(step, native, text, "" if made else outcome.feedback)
         if times >= STOP_AT and not self._goes_on(step):
             last = made[-1].tool if made else ""
-            return self._ended("stopped", Stop(
+            return self._ended("stopped", StopReason(
                 f"the agent repeated a call with the same outcome {times} times (last: {last})",
                 "see `tavern agent show`; the task, the tool's description or its rights may need a change", STUCK,
             ))  # fmt: skip
@@ -383,9 +387,9 @@ class AgentLoop:
             })  # fmt: skip
 
     def _ended(
-        self, state: AgentState, stop: Stop | None = None, waiting: Mapping[str, Any] | None = None
+        self, state: AgentState, stop: StopReason | None = None, waiting: Mapping[str, Any] | None = None
     ) -> AgentOutcome:
-        spending, stop = self._spending, stop or Stop("", "", "")
+        spending, stop = self._spending, stop or StopReason("", "", "")
         return AgentOutcome(
             self._task.run, state, self._answer, stop.reason, stop.fix.replace("RUN", self._task.run), stop.code,
             spending.steps, spending.calls,
@@ -396,12 +400,12 @@ class AgentLoop:
     def broken(self, error: Exception) -> AgentOutcome:
         """The outcome of a run that an error of the host itself has ended."""
         reason = f"the host failed with {printed(error):.500}"
-        return self._ended("failed", Stop(reason, "see the log; the run can be resumed", "INTERNAL"))
+        return self._ended("failed", StopReason(reason, "see the log; the run can be resumed", "INTERNAL"))
 
     def cancelled(self) -> AgentOutcome:
         """The outcome of a run that was cancelled."""
         return self._ended(
-            "cancelled", Stop("the run was cancelled", f"tavern agent resume {self._task.run}", "CANCELLED")
+            "cancelled", StopReason("the run was cancelled", f"tavern agent resume {self._task.run}", "CANCELLED")
         )
 
 
@@ -417,8 +421,8 @@ def _fix_of(error: TavernError) -> str:
     return "; ".join(filter(None, (error.hint, f"{when}tavern agent resume RUN")))
 
 
-def _stuck(reason: str, fix: str) -> Stop:
-    return Stop(reason, fix, STUCK)
+def _stuck(reason: str, fix: str) -> StopReason:
+    return StopReason(reason, fix, STUCK)
 
 
 _SHOW: Final = "see `tavern agent show`; a larger model or a clearer prompt may help"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tavern_core.agents.host_parts import Parts
-from tavern_core.agents.playback import Playback, Waits
+from tavern_core.agents.agent_services import AgentServices
+from tavern_core.agents.playback import PersonRequired, Playback
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.errors import ToolFailed
 from tavern_core.frozen_dataclass import dataclass
@@ -17,7 +17,7 @@ from tavern_core.model.run import RunResult
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class AgentTask:
     """What one run is about."""
 
     run: str
@@ -36,10 +36,10 @@ class Task:
     warnings: tuple[str, ...] = ()
 
 
-class Requests:
+class AgentModelRequests:
     """Asks for the next answer of an agent."""
 
-    def __init__(self, parts: Parts, task: Task, playback: Playback) -> None:
+    def __init__(self, parts: AgentServices, task: AgentTask, playback: Playback) -> None:
         self._parts = parts
         self._task = task
         self._playback = playback
@@ -79,7 +79,7 @@ class Requests:
         name = self._written.deliberation_workflow
         result = await self._decided(name, inputs)
         if result.state == "waiting":
-            raise Waits({
+            raise PersonRequired({
                 "kind": "workflow", "id": result.run_id, "tool": name, "reason": f"{name} asks a person",
                 "questions": [dict(question) for question in result.questions],
                 "answer": f"tavern workflows answer {result.run_id} QUESTION VALUE",

@@ -7,7 +7,7 @@ from typing import Any
 
 from tavern_core.model.agent_run import AgentEvent
 
-Place = tuple[int, int]
+CallPosition = tuple[int, int]
 """(step, number of the call in it)"""
 
 
@@ -25,14 +25,14 @@ class Playback:
         self.messages = 0
         """How many messages of the beginning are recorded."""
         self.answers: dict[int, Mapping[str, Any]] = {}
-        self.calls: dict[Place, Mapping[str, Any]] = {}
+        self.calls: dict[CallPosition, Mapping[str, Any]] = {}
         """Calls that were begun."""
-        self.reads: set[Place] = set()
+        self.reads: set[CallPosition] = set()
         """Calls of tools that only read."""
         self.masked: set[int] = set()
         """Steps of which a secret part is not stored."""
-        self.results: dict[Place, Mapping[str, Any]] = {}
-        self.foreseen: dict[Place, Mapping[str, Any] | None] = {}
+        self.results: dict[CallPosition, Mapping[str, Any]] = {}
+        self.foreseen: dict[CallPosition, Mapping[str, Any] | None] = {}
         self.replies: dict[int, Mapping[str, Any]] = {}
         self.faults: list[Mapping[str, Any]] = []
         """Requests that failed."""
@@ -83,7 +83,7 @@ class PlaybackEnds(Exception):
     """A replay has reached the end of the record."""
 
 
-class Waits(Exception):
+class PersonRequired(Exception):
     """The run cannot go on without a person.
 
     Args:

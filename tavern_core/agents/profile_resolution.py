@@ -11,13 +11,13 @@ from tavern_core.errors import Finding, Location, ProfileInvalid, ToolFailed, Us
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, placeholders_of
-from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
+from tavern_core.kernel.knowledge.knowledge import KnowledgeBase, KnowledgeBases
 from tavern_core.model.knowledge import KB
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.skill import Skill
 
 if TYPE_CHECKING:
-    from tavern_core.flow.composition import Flow
+    from tavern_core.flow.composition import WorkflowServices
     from tavern_core.kernel.plugins.skill_catalogue import Skills
 
 SKILLS: Final = "system:skills"
@@ -32,7 +32,7 @@ _FILE: Final = "file:"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ProfileTargets:
     """What a profile may name on this host."""
 
     models: Sequence[str] = ()
@@ -44,21 +44,21 @@ class Known:
 class KnownNames:
     """Looks up what a profile may name."""
 
-    flow: Flow
+    flow: WorkflowServices
     skills: Skills
 
-    def now(self) -> Known:
+    def now(self) -> ProfileTargets:
         """All of it; plugins that contribute models or workflows are activated."""
         workflows = tuple(self.flow.workflows.list())  # first: it activates the plugins that contribute models, too
-        return Known(self.flow.models.names(), workflows, self.skills.list())
+        return ProfileTargets(self.flow.models.names(), workflows, self.skills.list())
 
-    def inactive(self) -> Known:
+    def inactive(self) -> ProfileTargets:
         """As far as it is known without activating plugins."""
-        return Known(self.flow.models.names(), tuple(self.flow.workflows.in_files()), self.skills.list())
+        return ProfileTargets(self.flow.models.names(), tuple(self.flow.workflows.in_files()), self.skills.list())
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class PromptFields:
     """The fields of a profile that make its prompt, resolved."""
 
     template: str
@@ -72,7 +72,7 @@ _Problem = tuple[str, str, str]
 """Where in the profile, what, and its repair."""
 
 
-def read_fields(profile: Profile, known: Known, knowledge: Knowledge) -> Fields:
+def read_fields(profile: Profile, known: ProfileTargets, knowledge: KnowledgeBases) -> PromptFields:
     """Resolve the fields of a profile; what cannot be used is a warning, and the rest is used.
 
     Raises:
@@ -87,7 +87,7 @@ def read_fields(profile: Profile, known: Known, knowledge: Knowledge) -> Fields:
     findings = tuple(
         Finding(CODE, message, hint, Location(where, pointer=at), "warning") for at, message, hint in problems
     )
-    return Fields(template, skills, bases, findings)
+    return PromptFields(template, skills, bases, findings)
 
 
 def _template(profile: Profile) -> str:
@@ -133,7 +133,7 @@ def _skills(profile: Profile, known: Sequence[Skill], problems: list[_Problem]) 
             yield skill
 
 
-def _bases(profile: Profile, knowledge: Knowledge, problems: list[_Problem]) -> Iterator[KnowledgeBase]:
+def _bases(profile: Profile, knowledge: KnowledgeBases, problems: list[_Problem]) -> Iterator[KnowledgeBase]:
     for index, written in enumerate(profile.written.knowledge[:MOST_NAMES]):
         at = f"knowledge[{index}]"
         if written.startswith(f"{KB}:"):
@@ -167,7 +167,7 @@ def _inside(root: str, written: str) -> Path | None:
     return found if found.is_relative_to(real) and ".." not in PurePosixPath(written).parts else None
 
 
-def _names(profile: Profile, known: Known) -> Iterator[_Problem]:
+def _names(profile: Profile, known: ProfileTargets) -> Iterator[_Problem]:
     written = profile.written
     name = written.model_name
     if not isinstance(written.model, str):

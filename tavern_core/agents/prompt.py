@@ -16,17 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from tavern_core.agents.profile_resolution import KNOWLEDGE, SKILLS, Fields, KnownNames, read_fields
-from tavern_core.agents.prompt_texts import TEXTS, Texts, built_in
+from tavern_core.agents.profile_resolution import KNOWLEDGE, SKILLS, KnownNames, PromptFields, read_fields
+from tavern_core.agents.prompt_texts import TEXTS, PromptTexts, built_in
 from tavern_core.agents.schema_budget import fitting, tokens_of_schema, with_examples
-from tavern_core.agents.skill_and_knowledge_sections import Section, knowledge_section, skills_section
+from tavern_core.agents.skill_and_knowledge_sections import PromptSection, knowledge_section, skills_section
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile, ProfileLike
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, fill_prompt, placeholders_of
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
-from tavern_core.kernel.knowledge.knowledge import Knowledge, KnowledgeBase
+from tavern_core.kernel.knowledge.knowledge import KnowledgeBase, KnowledgeBases
 from tavern_core.model.call import CallContext
 from tavern_core.model.json_members import json_members
 from tavern_core.model.knowledge import Passage
@@ -42,7 +42,7 @@ _TRIES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class OmittedPart:
     """What had no room."""
 
     part: Literal["tools", "skills", "knowledge"]
@@ -55,7 +55,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class AgentPrompt:
     """What an agent's model is given before the task."""
 
     system: str
@@ -63,7 +63,7 @@ class Prompt:
     """Of `system` and `tools`, estimated."""
     sources: tuple[Passage, ...] = ()
     """The passages of knowledge in it, best first."""
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[OmittedPart, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     """The inventory for the parameter `tools` of OpenAI's API and its relatives; empty with ``"calling": "tam"``."""
     findings: tuple[Finding, ...] = ()
@@ -85,7 +85,7 @@ class PromptBuilder:
     """Builds the prompts of one host. It reads files and may activate plugins: async code calls it in a thread."""
 
     catalogue: ToolCatalogue
-    knowledge: Knowledge
+    knowledge: KnowledgeBases
     names: KnownNames
 
     def build(
@@ -96,7 +96,7 @@ class PromptBuilder:
         *,
         max_tokens: int | None = None,
         closing: str = "",
-    ) -> Prompt:
+    ) -> AgentPrompt:
         """The prompt for one task.
 
         Args:
@@ -113,7 +113,7 @@ class PromptBuilder:
         language = self.catalogue.descriptions.language(profile, context)
         template = fields.template if fields.template.strip() else _built_in(resolved, fields, language)
         calling = resolved.written.calling
-        draft = _Draft(f"{template.rstrip()}\n\n{closing}".rstrip() + "\n", language)
+        draft = _PromptDraft(f"{template.rstrip()}\n\n{closing}".rstrip() + "\n", language)
         draft.claim(max_tokens or max(resolved.written.context_tokens // 2, 1), resolved.name)
         passages = _relevant(self.knowledge, task, fields.bases) if KNOWLEDGE in draft.uses else []
         lists = (
@@ -129,7 +129,7 @@ class PromptBuilder:
         return draft.finished(sources, findings)
 
     def _put_tools(
-        self, draft: _Draft, profile: ProfileLike, task: str, context: CallContext | None, room: int, calling: str
+        self, draft: _PromptDraft, profile: ProfileLike, task: str, context: CallContext | None, room: int, calling: str
     ) -> int:
         """Put in the manual, the schemas, or both; returns the room that is left."""
         in_manual = AVAILABLE_TOOLS in draft.uses and calling != "native"
@@ -178,7 +178,7 @@ class PromptBuilder:
         ), False  # a character is at most a token
 
 
-def _built_in(profile: Profile, fields: Fields, language: Language) -> str:
+def _built_in(profile: Profile, fields: PromptFields, language: Language) -> str:
     return built_in(
         fold_lines(profile.name, 200),
         fold_lines(profile.description),
@@ -188,12 +188,12 @@ def _built_in(profile: Profile, fields: Fields, language: Language) -> str:
     )
 
 
-class _Draft:
+class _PromptDraft:
     """A prompt in the making: its parts, and the room that is left."""
 
     def __init__(self, template: str, language: Language) -> None:
         self.template, self.language = template, language
-        self.texts: Texts = TEXTS[language]
+        self.texts: PromptTexts = TEXTS[language]
         used = placeholders_of(template)
         self.uses: dict[str, int] = {
             name: used.count(name) for name in (AVAILABLE_TOOLS, SKILLS, KNOWLEDGE) if name in used
@@ -202,7 +202,7 @@ class _Draft:
         self.room = self.budget = 0
         self.tools: list[dict[str, Any]] = []
         self._parts = dict.fromkeys(self.uses, "")
-        self._left_out: list[LeftOut] = []
+        self._left_out: list[OmittedPart] = []
 
     def claim(self, budget: int, profile: str) -> None:
         """Make room: the budget without the template. Raises ProfileInvalid: there is none (PROFILE_INVALID)."""
@@ -222,11 +222,11 @@ class _Draft:
         self._parts[name] = text
         return room - cost
 
-    def cost(self, section: Section) -> int:
+    def cost(self, section: PromptSection) -> int:
         """The tokens of a whole list, wherever it is."""
         return tokens_of(section.text([name for name, _ in section.items])) * self.uses.get(section.placeholder, 0)
 
-    def put_list(self, section: Section) -> list[str]:
+    def put_list(self, section: PromptSection) -> list[str]:
         """Fill in as much of a list as there is room for; returns the names of what is shown."""
         if section.placeholder not in self.uses:
             return []
@@ -237,19 +237,19 @@ class _Draft:
         return names
 
     def leave_out(self, part: Literal["tools", "skills", "knowledge"], reason: str, names: Sequence[str] = ()) -> None:
-        self._left_out.append(LeftOut(part, reason, tuple(names)))
+        self._left_out.append(OmittedPart(part, reason, tuple(names)))
 
-    def finished(self, sources: Sequence[Passage], findings: Sequence[Finding]) -> Prompt:
+    def finished(self, sources: Sequence[Passage], findings: Sequence[Finding]) -> AgentPrompt:
         system = fill_prompt(self.template, self._parts)
         tokens = tokens_of(system) + sum(map(tokens_of_schema, self.tools))
-        return Prompt(system, tokens, tuple(sources), tuple(self._left_out), tuple(self.tools), tuple(findings))
+        return AgentPrompt(system, tokens, tuple(sources), tuple(self._left_out), tuple(self.tools), tuple(findings))
 
 
-def _relevant(knowledge: Knowledge, task: str, bases: Sequence[KnowledgeBase]) -> list[Passage]:
+def _relevant(knowledge: KnowledgeBases, task: str, bases: Sequence[KnowledgeBase]) -> list[Passage]:
     found = knowledge.search(task, bases, MOST_PASSAGES)
     return [passage for passage in found if passage.score >= _WORTH * found[0].score]
 
 
-def _unread(knowledge: Knowledge, bases: Sequence[KnowledgeBase]) -> Iterator[Finding]:
+def _unread(knowledge: KnowledgeBases, bases: Sequence[KnowledgeBase]) -> Iterator[Finding]:
     for base in bases:
         yield from knowledge.state(base).findings

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.kernel.artifacts.artifacts import Artifacts
-from tavern_core.kernel.catalogue.call_plan import Inner
+from tavern_core.kernel.catalogue.call_plan import InternalOperation
 from tavern_core.model.tool import ToolSpec
 
 READ_RESULT: Final = "agent:read_result"
@@ -25,7 +25,7 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def reading_tool(artifacts: Artifacts) -> Inner:
+def reading_tool(artifacts: Artifacts) -> InternalOperation:
     """The operation `READ_RESULT`: every agent may call it, and it sees the artifacts of its caller alone."""
 
     def read_result(artifact: str, start: int = 0, length: int = READ_CHARS) -> dict[str, Any]:
@@ -42,4 +42,4 @@ def reading_tool(artifacts: Artifacts) -> Inner:
         read_only=True,
         impl=PythonTarget(read_result),
     )
-    return Inner(tool)
+    return InternalOperation(tool)

@@ -20,7 +20,7 @@ _LONGEST_PERIOD: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PastCall:
     """A call that was made."""
 
     tool: str
@@ -41,7 +41,7 @@ class Repetition:
         self._problems: Counter[str] = Counter()
         self._known: set[str] = set()
 
-    def see(self, calls: Iterable[Made]) -> int:
+    def see(self, calls: Iterable[PastCall]) -> int:
         """Count the calls of one step, equal ones once; returns how often the most frequent of them, or its error, has occurred."""
         seen: set[str] = set()
         for made in calls:

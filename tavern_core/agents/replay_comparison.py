@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tavern_core.agents.host_parts import Parts
+from tavern_core.agents.agent_services import AgentServices
 from tavern_core.agents.loop import AgentLoop
-from tavern_core.agents.model_requests import Task
+from tavern_core.agents.model_requests import AgentTask
 from tavern_core.agents.playback import Playback
-from tavern_core.agents.spending import Clock, Spending
+from tavern_core.agents.spending import BudgetTracker, Clock
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.agent_profile import AgentBudget
 from tavern_core.model.agent_run import AgentOutcome, AgentRecord
@@ -56,13 +56,13 @@ class _Comparison:
         """Nothing streams in a replay."""
 
 
-async def replayed(
-    parts: Parts, about: Task, record: AgentRecord, limits: AgentBudget, mask: Callable[[Any], Any]
+async def replay_run(
+    parts: AgentServices, about: AgentTask, record: AgentRecord, limits: AgentBudget, mask: Callable[[Any], Any]
 ) -> AgentReplay:
     """Run the loop over a record."""
     playback = Playback(record.events, is_final=True)
     comparison = _Comparison(playback, mask)
-    loop = AgentLoop(parts, about, playback, Spending(limits, None, Clock()), comparison)
+    loop = AgentLoop(parts, about, playback, BudgetTracker(limits, None, Clock()), comparison)
     outcome = await loop.run()
     unseen, differences = sorted(playback.replies.keys() - comparison.seen), comparison.differences
     differences += [f"step {step}: the replay does not reach it" for step in unseen]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tavern_core.agents.prompt_texts import Texts
+from tavern_core.agents.prompt_texts import PromptTexts
 from tavern_core.kernel.catalogue.manual import best_examples
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.token_estimate import tokens_of
@@ -38,7 +38,7 @@ def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]
     return found, True
 
 
-def with_examples(texts: Texts, specs: Sequence[ToolSpec], task: str, room: int) -> str:
+def with_examples(texts: PromptTexts, specs: Sequence[ToolSpec], task: str, room: int) -> str:
     """The note that stands for the manual where tools are called natively, with the worked calls that fit the task best."""
     lines = [texts.examples]
     for spec, example in best_examples(specs, task):

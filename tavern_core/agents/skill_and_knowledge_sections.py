@@ -22,7 +22,7 @@ _END: Final = re.compile("</(?=passage)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PromptSection:
     """A list in a prompt."""
 
     part: Literal["skills", "knowledge"]
@@ -48,7 +48,7 @@ class Section:
         return names
 
 
-def skills_section(skills: Sequence[Skill], language: Language, *, wire: bool) -> Section:
+def skills_section(skills: Sequence[Skill], language: Language, *, wire: bool) -> PromptSection:
     """Name, description and tool of each skill: what a model needs to choose one (agentskills.io, progressive disclosure).
 
     Args:
@@ -56,7 +56,7 @@ def skills_section(skills: Sequence[Skill], language: Language, *, wire: bool) -
     """
     texts = TEXTS[language]
     items = tuple((skill.name, _skill_line(skill, wire=wire)) for skill in skills)
-    return Section("skills", SKILLS, texts.load, items, "\n", texts.nothing)
+    return PromptSection("skills", SKILLS, texts.load, items, "\n", texts.nothing)
 
 
 def _skill_line(skill: Skill, *, wire: bool) -> str:
@@ -66,13 +66,13 @@ def _skill_line(skill: Skill, *, wire: bool) -> str:
     return harmless(f"- {fold_lines(skill.name, 64)} ({fold_lines(tool, 200)}): {fold_lines(skill.description, 1_024)}")
 
 
-def knowledge_section(passages: Sequence[Passage], language: Language) -> Section:
+def knowledge_section(passages: Sequence[Passage], language: Language) -> PromptSection:
     """The passages, each with what it is cited by."""
     texts = TEXTS[language]
     is_trusted = all(passage.trusted for passage in passages)
     intro = texts.cite if is_trusted else f"{texts.cite}\n{texts.untrusted}"
     items = tuple((passage.citation, _passage(passage)) for passage in passages)
-    return Section("knowledge", KNOWLEDGE, intro, items, "\n\n", texts.nothing)
+    return PromptSection("knowledge", KNOWLEDGE, intro, items, "\n\n", texts.nothing)
 
 
 def _passage(passage: Passage) -> str:

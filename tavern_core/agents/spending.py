@@ -24,7 +24,7 @@ Pause = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopReason:
     """Why a run ends before its task is done."""
 
     reason: str
@@ -78,11 +78,11 @@ class Clock:
         return both
 
 
-class OutOfTime(Exception):
+class TimeBudgetExceeded(Exception):
     """The seconds of the budget are over."""
 
 
-class Spending:
+class BudgetTracker:
     """Counts what a run uses.
 
     Args:
@@ -124,7 +124,7 @@ class Spending:
                 if done:
                     return running.result()
                 if not clock.is_paused and self.out_of_time() is not None:
-                    raise OutOfTime
+                    raise TimeBudgetExceeded
         finally:
             if not running.done():
                 running.cancel()
@@ -145,7 +145,7 @@ class Spending:
         self.input += tokens_in
         self.output += tokens_out
 
-    def before_request(self, prompt: int) -> Stop | None:
+    def before_request(self, prompt: int) -> StopReason | None:
         """Why the next request is not made.
 
         Args:
@@ -153,10 +153,10 @@ class Spending:
         """
         budget = self._budget
         if self.steps >= budget.steps:
-            return Stop(f"the budget of {budget.steps} requests to the model is used up", _more("steps"))
+            return StopReason(f"the budget of {budget.steps} requests to the model is used up", _more("steps"))
         if budget.tokens is not None and self.input + self.output + prompt > budget.tokens:
             used = self.input + self.output
-            return Stop(
+            return StopReason(
                 f"{used:,} of {budget.tokens:,} tokens are used, and the next request takes about {prompt:,}",
                 _more("tokens"),
             )
@@ -164,15 +164,15 @@ class Spending:
             whole = self._price.of(self.input + prompt, self.output)
             if whole > budget.money:
                 reason = f"the next request would make the run cost {whole:.4f} {budget.currency} of {budget.money:g}"
-                return Stop(reason, _more("money"))
+                return StopReason(reason, _more("money"))
         return self.out_of_time()
 
-    def out_of_time(self) -> Stop | None:
+    def out_of_time(self) -> StopReason | None:
         """Why nothing more is begun: the time is over."""
         left = self.seconds_left
         if left is None or left > 0:
             return None
-        return Stop(f"the budget of {self._budget.seconds:g} seconds is used up", _more("seconds"), "TIMEOUT")
+        return StopReason(f"the budget of {self._budget.seconds:g} seconds is used up", _more("seconds"), "TIMEOUT")
 
 
 def check_price(budget: AgentBudget, price: Price | None, model: str) -> None:

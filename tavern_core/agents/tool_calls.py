@@ -8,20 +8,20 @@ import json
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from tavern_core.agents.host_parts import Parts
-from tavern_core.agents.model_requests import Task
+from tavern_core.agents.agent_services import AgentServices
+from tavern_core.agents.model_requests import AgentTask
 from tavern_core.agents.notices import sentence
-from tavern_core.agents.playback import Playback, PlaybackEnds, Waits
+from tavern_core.agents.playback import PersonRequired, Playback, PlaybackEnds
 from tavern_core.agents.read_result_tool import READ_RESULT
-from tavern_core.agents.repetition import Made
-from tavern_core.agents.spending import Spending
+from tavern_core.agents.repetition import PastCall
+from tavern_core.agents.spending import BudgetTracker
 from tavern_core.contract.llm import ModelCall
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.native_calls import not_an_object, read_arguments, text_of
 from tavern_core.kernel.calls.result_serialization import result_of, result_text
 from tavern_core.kernel.calls.text_call_runner import Transcript
-from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.catalogue.parameter_text import fold_lines
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
@@ -52,7 +52,7 @@ class RunListener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _PendingCall:
     """A call that is to be made."""
 
     tool: str
@@ -65,7 +65,9 @@ class _Call:
 class ToolCalls:
     """Makes the calls of one run, within its time."""
 
-    def __init__(self, parts: Parts, task: Task, playback: Playback, spending: Spending, events: RunListener) -> None:
+    def __init__(
+        self, parts: AgentServices, task: AgentTask, playback: Playback, spending: BudgetTracker, events: RunListener
+    ) -> None:
         self._parts = parts
         self._run = task.run
         self._purpose = f"run {task.run}: {fold_lines(task.task, _PURPOSE_CHARS)}"
@@ -78,7 +80,7 @@ class ToolCalls:
         self._step = self._next = self._foreseen = self._running = 0
         self._drawn_before = task.context.ledger.drawn - playback.drawn
         """By the caller, whose calls its ledger counts, too."""
-        self.made: list[Made] = []
+        self.made: list[PastCall] = []
         """The calls of this step, in the order of their numbers."""
         self.unread: list[Mapping[str, Any]] = []
         """The native calls of this step that could not be read, for the record."""
@@ -101,11 +103,11 @@ class ToolCalls:
             unread: those of them that could not be read.
         """
         self.begin(step)
-        self.made += [Made(data["tool"], data["arguments"], result_of(data["result"]), True) for data in unread]
+        self.made += [PastCall(data["tool"], data["arguments"], result_of(data["result"]), True) for data in unread]
         for (at, number), data in sorted(self._playback.calls.items()):
             if at == step and (known := self._playback.results.get((at, number))) is not None:
                 reads = (at, number) in self._playback.reads
-                self.made.append(Made(data["tool"], data["arguments"], result_of(known), reads))
+                self.made.append(PastCall(data["tool"], data["arguments"], result_of(known), reads))
 
     async def text(self, text: str) -> TextOutcome:
         """Run the TAM blocks of a text. Raises Waits, PlaybackEnds."""
@@ -123,7 +125,7 @@ class ToolCalls:
                 group = []
                 refused = failure(error)
                 written = {"written": call.arguments}
-                self.made.append(Made(call.name, written, refused, True))
+                self.made.append(PastCall(call.name, written, refused, True))
                 result = json.loads(result_text(refused))
                 self.unread.append({"tool": call.name, "arguments": written, "result": result})
                 results.append(refused)
@@ -172,11 +174,11 @@ class ToolCalls:
     ) -> Coroutine[Any, Any, ToolResult]:
         """One call, numbered now: calls that run at the same time keep their order in the record."""
         number, self._next = self._next, self._next + 1
-        self.made.append(Made(tool, arguments, _NOT_YET, False))
+        self.made.append(PastCall(tool, arguments, _NOT_YET, False))
         own = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
-        return self._make(number, _Call(tool, arguments, context or self._context, own), len(self.made) - 1)
+        return self._make(number, _PendingCall(tool, arguments, context or self._context, own), len(self.made) - 1)
 
-    async def _make(self, number: int, asked: _Call, place: int) -> ToolResult:
+    async def _make(self, number: int, asked: _PendingCall, place: int) -> ToolResult:
         at = self._step, number
         known = self._playback.results.get(at)
         if known is None:
@@ -184,10 +186,10 @@ class ToolCalls:
                 raise PlaybackEnds
             known = await self._live(at, asked)
         result = result_of(known)
-        self.made[place] = Made(asked.tool, asked.arguments, result, at in self._playback.reads)
+        self.made[place] = PastCall(asked.tool, asked.arguments, result, at in self._playback.reads)
         return result
 
-    async def _live(self, at: tuple[int, int], asked: _Call) -> Mapping[str, Any]:
+    async def _live(self, at: tuple[int, int], asked: _PendingCall) -> Mapping[str, Any]:
         step, number = at
         tool, arguments = asked.tool, asked.arguments
         if at not in self._playback.calls:
@@ -199,7 +201,7 @@ class ToolCalls:
         self._running += 1
         result = await self._within(run(mode, which, arguments, asked.context, self._purpose, asked.key, DOOR))
         if (person := _waiting_for(result, tool, self._run)) is not None:
-            raise Waits(person)  # it has not ended: it is made again
+            raise PersonRequired(person)  # it has not ended: it is made again
         self._running -= 1
         if tool != READ_RESULT:
             result = self._shown(result, tool)
@@ -232,7 +234,7 @@ class ToolCalls:
         store, read = self._parts.state.artifacts, tuple(self._context.ledger.content_read.sources)
         return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
-    async def foresee(
+    async def preview_call(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
     ) -> CallError | None:
         """What is known of a step of a chain, recorded: a replay must not ask the host of today."""
@@ -246,9 +248,9 @@ class ToolCalls:
         pipeline = self._parts.pipeline
         if tool == READ_RESULT:
             return None
-        error = await pipeline.foresight.foresee(self._parts.base.mode, tool, arguments, context, earlier, DOOR)
+        error = await pipeline.call_preview.preview_call(self._parts.base.mode, tool, arguments, context, earlier, DOOR)
         if error is not None and (data := _waiting_for(failure(error), tool, self._run)) is not None:
-            raise Waits(data)
+            raise PersonRequired(data)
         said = None if error is None else ToolError.of(error).to_json()
         self._record("foreseen", {"step": at[0], "index": at[1], "tool": tool, "error": said})
         return error
@@ -279,12 +281,12 @@ class ToolCalls:
 class _Finder:
     """Finds tools for an agent: the host's, and the one that reads long results."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AgentServices) -> None:
         self._compiler = compiler = parts.pipeline.compiler
         self._reading = parts.reading
         self.language, self.prepare = compiler.language, compiler.prepare
 
-    async def find(self, written: str, context: CallContext | None) -> Plan:
+    async def find(self, written: str, context: CallContext | None) -> CallPlan:
         which: Any = self._reading if written == READ_RESULT else written
         return await self._compiler.find(which, context)
 

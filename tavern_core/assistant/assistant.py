@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.assistant.drafting import Drafting
-from tavern_core.assistant.dry_run import Trial
+from tavern_core.assistant.drafting import ProposalBuilder
+from tavern_core.assistant.dry_run import DryRunner
 from tavern_core.assistant.form_widget_drafting import panel
 from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
-from tavern_core.flow.composition import Flow
+from tavern_core.flow.composition import WorkflowServices
 from tavern_core.flow.passed_models import ModelLike
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflow_edit_history import WorkflowSession
@@ -39,14 +39,14 @@ class Assistant:
 
     def __init__(
         self,
-        flow: Flow,
+        flow: WorkflowServices,
         language: Language | None,
         tool: Callable[[str], Awaitable[ToolSpec]],
     ) -> None:
         self._flow = flow
         self._tool = tool
         self._language = language
-        self._trial = Trial(flow)
+        self._trial = DryRunner(flow)
 
     async def propose(
         self,
@@ -85,7 +85,7 @@ class Assistant:
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}"
         )
         trial = self._trial if dry_run else None
-        drafting = Drafting(self._flow, request, before, requests, trial, self.language_of(request))
+        drafting = ProposalBuilder(self._flow, request, before, requests, trial, self.language_of(request))
         return await drafting.proposal(plan, rounds)
 
     async def apply(

@@ -1,6 +1,6 @@
 """Whether a changed workflow has what its request needs: inputs, outputs, node types, and no node without effect.
 
-`missing` finds what it lacks, and `completed` adds to each warning the operations that complete the workflow.
+`missing` finds what it lacks, and `completeness_warnings` adds to each warning the operations that complete the workflow.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, Final
 
-from tavern_core.assistant.draft_graph_queries import DraftGraph, End
-from tavern_core.assistant.model_answers import Needs
+from tavern_core.assistant.draft_graph_queries import DraftGraph, PortRef
+from tavern_core.assistant.model_answers import RequestNeeds
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.model.naming_rules import split_id
@@ -22,7 +22,7 @@ from tavern_core.model.workflow import Workflow
 _NO_RESULT: Final = frozenset({GROUP_INPUT, GROUP_OUTPUT, "core:Note", "core:frame"})
 
 
-def missing(before: Workflow, after: Workflow, needs: Needs) -> list[PatchProblem]:
+def missing(before: Workflow, after: Workflow, needs: RequestNeeds) -> list[PatchProblem]:
     """What is missing, all as warnings: the model stated the needs, and it may have been wrong.
 
     Args:
@@ -53,7 +53,7 @@ def _given_outputs(workflow: Workflow) -> set[str]:
     return given | {key for node in ends.values() for key in node.input_values}
 
 
-def _inputs(before: Workflow, after: Workflow, needs: Needs, read: set[str]) -> Iterator[PatchProblem]:
+def _inputs(before: Workflow, after: Workflow, needs: RequestNeeds, read: set[str]) -> Iterator[PatchProblem]:
     yield from _absent("NEED_INPUT", "interfaceInputs", after.interface_inputs, needs.inputs)
     for key in after.interface_inputs:
         if key not in read and (key in needs.inputs or key not in before.interface_inputs):
@@ -62,7 +62,7 @@ def _inputs(before: Workflow, after: Workflow, needs: Needs, read: set[str]) -> 
             yield _warning("NEED_INPUT", text, fix, f"/interfaceInputs/{key}")
 
 
-def _outputs(before: Workflow, after: Workflow, needs: Needs, given: set[str]) -> Iterator[PatchProblem]:
+def _outputs(before: Workflow, after: Workflow, needs: RequestNeeds, given: set[str]) -> Iterator[PatchProblem]:
     yield from _absent("NEED_OUTPUT", "interfaceOutputs", after.interface_outputs, needs.outputs)
     for key in after.interface_outputs:
         if key not in given and (key in needs.outputs or key not in before.interface_outputs):
@@ -81,7 +81,7 @@ def _absent(code: str, section: str, known: Mapping[str, Any], needed: Sequence[
             yield _warning(code, text, near or fix, f"/{section}/{key}")
 
 
-def _types(after: Workflow, needs: Needs) -> Iterator[PatchProblem]:
+def _types(after: Workflow, needs: RequestNeeds) -> Iterator[PatchProblem]:
     types = {node.type for node in after.nodes}
     for type_ in needs.nodes:
         if type_ not in types:
@@ -107,19 +107,19 @@ def _computes(type_: str) -> bool:
     return type_ not in ("core:CallTool", "core:HttpFetch", "core:Ask")
 
 
-def completed(
-    problems: Sequence[PatchProblem], workflow: Workflow, needs: Needs, spec: Callable[[str], NodeSpec | None]
+def completeness_warnings(
+    problems: Sequence[PatchProblem], workflow: Workflow, needs: RequestNeeds, spec: Callable[[str], NodeSpec | None]
 ) -> list[PatchProblem]:
     """The warnings, each with what to add; those that follow from others are left out."""
-    return _Completing(problems, workflow, needs, spec).all()
+    return _CompletenessCheck(problems, workflow, needs, spec).all()
 
 
-class _Completing:
+class _CompletenessCheck:
     def __init__(
         self,
         problems: Sequence[PatchProblem],
         workflow: Workflow,
-        needs: Needs,
+        needs: RequestNeeds,
         spec: Callable[[str], NodeSpec | None],
     ) -> None:
         self._problems, self._needs = problems, needs
@@ -128,7 +128,7 @@ class _Completing:
         self._new = free_names(absent, {node.id for node in workflow.nodes})
         self._graph = DraftGraph(workflow, spec, self._new)
         self._ungiven = {p.pointer for p in problems if p.code == "NEED_OUTPUT"}
-        self._taken: set[End] = set()
+        self._taken: set[PortRef] = set()
         """Outputs that a suggestion uses."""
 
     def all(self) -> list[PatchProblem]:
@@ -233,7 +233,7 @@ def connect(graph: DraftGraph, node: str, slot: Slot) -> str:
     return f"connect an output that fits ({listed(found)}): {add_edge(found[0], (node, slot.key))}" if found else ""
 
 
-def listed(ends: Sequence[End]) -> str:
+def listed(ends: Sequence[PortRef]) -> str:
     """A few ends: ``a.text, b.text``."""
     return ", ".join(f"{node}.{key}" for node, key in ends[:_MOST_SHOWN])
 
@@ -249,7 +249,7 @@ def add_slot(section: str, key: str, other: Slot | None) -> str:
     return _json({"op": "add", "path": f"/{section}/{key}", "value": {"dataFlowType": type_}})
 
 
-def add_edge(source: End, target: End, name: str = "") -> str:
+def add_edge(source: PortRef, target: PortRef, name: str = "") -> str:
     """The operation that adds an edge, or writes an edge of the patch anew."""
     value = {"source": source[0], "sourceHandle": source[1], "target": target[0], "targetHandle": target[1]}
     return _json({"op": "add", "path": f"/edges/{name or '-'.join((*source, *target))}", "value": value})

@@ -10,7 +10,7 @@ from tavern_core.graph.slot_compatibility import mismatch
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
-End = tuple[str, str]
+PortRef = tuple[str, str]
 """(node, slot)."""
 
 
@@ -60,7 +60,7 @@ class DraftGraph:
             ):
                 yield slot
 
-    def fitting(self, node: str, slot: Slot, without: str = "") -> list[End]:
+    def fitting(self, node: str, slot: Slot, without: str = "") -> list[PortRef]:
         """Outputs that fit an input: unused ones first, then those of nearer types; none that would close a circle.
 
         Args:
@@ -78,7 +78,7 @@ class DraftGraph:
         ]
         return [end for *_, end in sorted(found)]
 
-    def taking(self, node: str, output: Slot, key: str = "") -> list[End]:
+    def taking(self, node: str, output: Slot, key: str = "") -> list[PortRef]:
         """Inputs without an edge or a value that take an output, and those for several edges; none that would close a circle.
         Optional inputs for anything come last.
 
@@ -129,7 +129,7 @@ class DraftGraph:
         among = set(nodes)
         return [edge for edge in self.workflow.edges if edge.source in among and edge.target in among]
 
-    def _is_used(self, end: End) -> bool:
+    def _is_used(self, end: PortRef) -> bool:
         """Whether a result has a reader; of an input of the workflow, this very one, of other nodes, any."""
         return end in self.used or (self.types[end[0]] != GROUP_INPUT and self.uses(end[0]) > 0)
 

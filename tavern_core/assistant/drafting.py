@@ -9,18 +9,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from tavern_core.assistant.completeness_check import completed, missing
-from tavern_core.assistant.cycle import Ended, Judged, negotiate, no_change
-from tavern_core.assistant.dry_run import Trial
-from tavern_core.assistant.model_answers import Answered, Needs, read_json_object, read_needs
+from tavern_core.assistant.completeness_check import completeness_warnings, missing
+from tavern_core.assistant.dry_run import DryRunner
+from tavern_core.assistant.model_answers import ParsedAnswer, RequestNeeds, read_json_object, read_needs
 from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.node_text import node_documents
 from tavern_core.assistant.prompt import PLAN_SCHEMA, patch_messages, plan_messages, prompt_tokens
-from tavern_core.assistant.proposal import Candidate, Proposal
-from tavern_core.assistant.repair_hints import advised
+from tavern_core.assistant.proposal import CheckedPatch, Proposal
+from tavern_core.assistant.repair_cycle import CycleResult, PatchVerdict, negotiate, no_change
+from tavern_core.assistant.repair_hints import with_repair_operations
 from tavern_core.contract.llm import Message
-from tavern_core.flow.composition import Flow
-from tavern_core.flow.patching import projected
+from tavern_core.flow.composition import WorkflowServices
+from tavern_core.flow.patching import projected_workflow
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.model.message_translation import Language
@@ -42,16 +42,16 @@ _HARMLESS: Final = frozenset({"DEPRECATED"})
 """Codes of warnings that a model is not asked to correct."""
 
 
-class Drafting:
+class ProposalBuilder:
     """Makes one proposal. Used once."""
 
     def __init__(
         self,
-        flow: Flow,
+        flow: WorkflowServices,
         request: str,
         before: Workflow,
         requests: ModelRequests,
-        trial: Trial | None,
+        trial: DryRunner | None,
         language: Language,
     ) -> None:
         self._flow = flow
@@ -60,7 +60,7 @@ class Drafting:
         self._language = language
         self._tokens = prompt_tokens(requests.context_tokens)
         self._seed = zlib.crc32(f"{request}\n{before.rev}".encode("utf-8", "replace"))
-        self._stated = Needs()
+        self._stated = RequestNeeds()
         self._old: set[tuple[str, str, str, str]] = set()
         """Warnings of the workflow before."""
         self._shown: set[str] = set()
@@ -82,7 +82,9 @@ class Drafting:
         if plan is None or isinstance(plan, bool):
             if not plan:
                 return ()
-            messages = plan_messages(self._request, projected(self._before), self._language, tokens=self._tokens)
+            messages = plan_messages(
+                self._request, projected_workflow(self._before), self._language, tokens=self._tokens
+            )
             data = read_json_object(await self._requests.ask(messages, PLAN_SCHEMA))
             self._stated = read_needs(data)
             planned = data.get("steps")
@@ -100,7 +102,7 @@ class Drafting:
             types |= dict.fromkeys(islice(more, RETRIEVED - len(types)))
         return patch_messages(
             self._request,
-            projected(self._before),
+            projected_workflow(self._before),
             lambda tokens: self._documents(types, tokens),
             steps=steps,
             language=self._language,
@@ -117,30 +119,32 @@ class Drafting:
 
     # What is answered ------------------------------------------------------------------------------------------------
 
-    async def _judge(self, answered: Answered) -> Judged[Candidate]:
+    async def _judge(self, answered: ParsedAnswer) -> PatchVerdict[CheckedPatch]:
         outcome = await self._flow.workflows.patched(self._before, list(answered.patch), seed=self._seed)
         errors = [problem for problem in outcome.problems if problem.severity == "error" and not problem.is_old]
         if not outcome.ok:
             needs = answered.needs | self._stated
             await self._flow.nodes.activate_for([*needs.nodes])
-            found = advised(errors or outcome.problems, self._before, answered.patch, needs, self._flow.nodes.find)
+            found = with_repair_operations(
+                errors or outcome.problems, self._before, answered.patch, needs, self._flow.nodes.find
+            )
             shown = [await self._with_types(problem) for problem in found]
-            return Judged(None, shown, await self._definitions(shown))
+            return PatchVerdict(None, shown, await self._definitions(shown))
         if not outcome.changes:
-            return Judged(None, (no_change("every value of the patch is there already"),))
+            return PatchVerdict(None, (no_change("every value of the patch is there already"),))
         names = {id_: local for local, id_ in outcome.ids.items()}
         warnings = [problem for problem in outcome.problems if self._is_new_warning(problem)]
         said = {(problem.code, problem.pointer) for problem in warnings}
         needs = answered.needs | self._stated
         lacks = missing(self._before, outcome.workflow, needs)
         warnings += [problem for problem in lacks if (problem.code, problem.pointer) not in said]
-        warnings = completed(warnings, outcome.workflow, needs, self._flow.nodes.find)
+        warnings = completeness_warnings(warnings, outcome.workflow, needs, self._flow.nodes.find)
         tried = None
         if self._trial is not None:
             tried = await self._trial.run(outcome.workflow, self._requests.context)
             warnings += tried.problems
         warnings = [_under_names(problem, names) for problem in warnings]
-        return Judged(Candidate(outcome, tried), warnings, await self._definitions(warnings))
+        return PatchVerdict(CheckedPatch(outcome, tried), warnings, await self._definitions(warnings))
 
     def _is_new_warning(self, problem: PatchProblem) -> bool:
         key = (problem.code, problem.node, problem.slot, problem.edge)
@@ -178,7 +182,7 @@ class Drafting:
             if ":" in word and self._flow.nodes.find(word) is not None:
                 yield word
 
-    def _finished(self, ended: Ended[Candidate], steps: tuple[str, ...]) -> Proposal:
+    def _finished(self, ended: CycleResult[CheckedPatch], steps: tuple[str, ...]) -> Proposal:
         common: dict[str, Any] = {
             "plan": steps, "rounds": tuple(ended.rounds), "spent": self._requests.spent, "seed": self._seed,
             "language": self._language,

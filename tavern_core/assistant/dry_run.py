@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.contract.llm import LLMAnswer, Message, ScriptedLLM
 from tavern_core.errors import TavernError
-from tavern_core.flow.composition import Flow
+from tavern_core.flow.composition import WorkflowServices
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.compile import reference_of
@@ -59,10 +59,10 @@ class DryRun:
         }  # fmt: skip
 
 
-class Trial:
+class DryRunner:
     """Dry runs of one host."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: WorkflowServices) -> None:
         self._flow = flow
         self._made: Workflows | None = None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.assistant.cycle import Judged, negotiate
-from tavern_core.assistant.form_widgets import OUTPUT_WIDGETS, mismatches, properties_of, proposed, widgets_for
-from tavern_core.assistant.model_answers import Answered
+from tavern_core.assistant.form_widgets import OUTPUT_WIDGETS, mismatches, properties_of, proposed_layout, widgets_for
+from tavern_core.assistant.model_answers import ParsedAnswer
 from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.prompt import layout_messages, prompt_tokens
 from tavern_core.assistant.proposal import Panel
+from tavern_core.assistant.repair_cycle import PatchVerdict, negotiate
 from tavern_core.errors import UsageError
 from tavern_core.graph.json_patch import apply_patch
 from tavern_core.graph.patch_problems import PatchRefused
@@ -46,17 +46,17 @@ async def panel(
             hint=wrong[0].hint,
             problems=[problem.to_json() for problem in wrong],
         )
-    current = layout or proposed(subject.display_name or subject.id, subject.description, inputs, outputs)
+    current = layout or proposed_layout(subject.display_name or subject.id, subject.description, inputs, outputs)
     if not request.strip():
         return Panel(True, current, inputs, outputs)
 
-    async def judge(answered: Answered) -> Judged[Mapping[str, Any]]:
+    async def judge(answered: ParsedAnswer) -> PatchVerdict[Mapping[str, Any]]:
         try:
             changed = apply_patch(current, list(answered.patch))
         except PatchRefused as refused:
-            return Judged(None, refused.problems)
+            return PatchVerdict(None, refused.problems)
         problems = mismatches(changed, inputs, outputs)
-        return Judged(None if problems else changed, problems)
+        return PatchVerdict(None if problems else changed, problems)
 
     tokens = prompt_tokens(requests.context_tokens)
     shown = {name: {**schema, "widgets": OUTPUT_WIDGETS} for name, schema in outputs.items()}

@@ -5,7 +5,7 @@
      "fields":  {"text": {"group", "order", "widget", "label", "help", "placeholder"}},
      "outputs": {"result": {"order", "widget", "label"}}}
 
-Everything is keyed by name, so that a JSON Patch shifts nothing. `proposed` makes a layout by rule; `mismatches` checks one
+Everything is keyed by name, so that a JSON Patch shifts nothing. `proposed_layout` makes a layout by rule; `mismatches` checks one
 against the schema.
 """
 
@@ -48,7 +48,9 @@ _MAIN: Final = "main"
 _MORE: Final = "more"
 
 
-def proposed(title: str, description: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+def proposed_layout(
+    title: str, description: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+) -> dict[str, Any]:
     """A layout by rule: required fields first, the others in a group of their own, a widget for each type.
 
     Args:

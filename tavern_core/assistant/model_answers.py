@@ -58,7 +58,7 @@ _FILE: Final = "answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class RequestNeeds:
     """What a request needs, as the model stated it."""
 
     inputs: tuple[str, ...] = ()
@@ -66,24 +66,24 @@ class Needs:
     nodes: tuple[str, ...] = ()
     """Node types."""
 
-    def __or__(self, other: Needs) -> Needs:
-        return Needs(*(tuple(dict.fromkeys((*a, *b))) for a, b in zip(self._all(), other._all(), strict=True)))
+    def __or__(self, other: RequestNeeds) -> RequestNeeds:
+        return RequestNeeds(*(tuple(dict.fromkeys((*a, *b))) for a, b in zip(self._all(), other._all(), strict=True)))
 
     def _all(self) -> tuple[tuple[str, ...], ...]:
         return self.inputs, self.outputs, self.nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ParsedAnswer:
     """A readable answer."""
 
     patch: tuple[Any, ...]
     """The operations, as written."""
-    needs: Needs = Needs()
+    needs: RequestNeeds = RequestNeeds()
     reason: str = ""
 
 
-def read_answer(answer: LLMAnswer) -> Answered | PatchProblem:
+def read_answer(answer: LLMAnswer) -> ParsedAnswer | PatchProblem:
     """The patch in an answer, or why there is none.
 
     JSON may stand alone, in a code fence or in prose; thoughts (``<think>``) are skipped. Nothing is repaired silently:
@@ -134,11 +134,11 @@ def read_json_object(answer: LLMAnswer) -> Mapping[str, Any]:
     return {}
 
 
-def read_needs(data: Any) -> Needs:
+def read_needs(data: Any) -> RequestNeeds:
     """Stated needs; entries are names, or objects with a `key` or `name`. Anything else is left out."""
     if not isinstance(data, Mapping):
-        return Needs()
-    return Needs(*(tuple(dict.fromkeys(_names(data.get(key)))) for key in ("inputs", "outputs", "nodes")))
+        return RequestNeeds()
+    return RequestNeeds(*(tuple(dict.fromkeys(_names(data.get(key)))) for key in ("inputs", "outputs", "nodes")))
 
 
 def _names(listed: Any) -> Iterator[str]:
@@ -199,13 +199,13 @@ def _is_patch(data: Any) -> bool:
     return isinstance(data, list) and (not data or any(isinstance(each, Mapping) and "op" in each for each in data))
 
 
-def _answered(data: Any) -> Answered | PatchProblem:
+def _answered(data: Any) -> ParsedAnswer | PatchProblem:
     if not _is_patch(data):
         return _no_patch(data)
     if isinstance(data, list):
-        return Answered(tuple(data))
+        return ParsedAnswer(tuple(data))
     if "op" in data:  # a single operation
-        return Answered((data,))
+        return ParsedAnswer((data,))
     for key, value in data.items():
         if key not in _KEYS and not isinstance(value, str):
             hint = did_you_mean(key, _KEYS) or "changes belong into the patch, as operations"
@@ -213,7 +213,7 @@ def _answered(data: Any) -> Answered | PatchProblem:
                 "UNKNOWN_KEY", f"the answer has a key {key!r:.80}, which means nothing", hint=hint, pointer=f"/{key}"
             )
     reason = data.get("reason")
-    return Answered(
+    return ParsedAnswer(
         tuple(data["patch"]), read_needs(data.get("needs")), reason[:2_000] if isinstance(reason, str) else ""
     )
 

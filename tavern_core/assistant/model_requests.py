@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tavern_core.assistant.proposal import Spent
+from tavern_core.assistant.proposal import ModelUsage
 from tavern_core.contract.llm import LLMAnswer, Message, Price
 from tavern_core.contract.structured_answers import MISMATCH
 from tavern_core.errors import CallError, TavernError
-from tavern_core.flow.composition import Flow
+from tavern_core.flow.composition import WorkflowServices
 from tavern_core.model.call import CallContext
 
 _NO_SCHEMA: Final = frozenset({"UPSTREAM_ERROR", "TOOL_ERROR", "OUTPUT_SCHEMA_INVALID"})
@@ -19,7 +19,7 @@ _NO_SCHEMA: Final = frozenset({"UPSTREAM_ERROR", "TOOL_ERROR", "OUTPUT_SCHEMA_IN
 class ModelRequests:
     """One model for one proposal."""
 
-    def __init__(self, flow: Flow, model: str, context: CallContext | None, purpose: str) -> None:
+    def __init__(self, flow: WorkflowServices, model: str, context: CallContext | None, purpose: str) -> None:
         self._models = flow.models
         self._name, self.context, self._purpose = model, context, purpose
         self._takes_schema = True
@@ -49,10 +49,10 @@ class ModelRequests:
         return found if isinstance(found, int) and found > 0 else None
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> ModelUsage:
         """What the requests so far took."""
         price = self._attribute("price")
-        return Spent.of(self.usages, price if isinstance(price, Price) else None)
+        return ModelUsage.of(self.usages, price if isinstance(price, Price) else None)
 
     def _attribute(self, name: str) -> Any:
         try:

@@ -41,14 +41,14 @@ _CLAUSE: Final = re.compile(r"[.,;:!?。，；：！？、\n]+|\b(?:and|then|wit
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class ExampleWorkflow:
     """What is kept of an example workflow."""
 
     types: frozenset[str]
     words: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of(cls, workflow: Workflow) -> Example:
+    def of(cls, workflow: Workflow) -> ExampleWorkflow:
         slots = (*workflow.inputs().values(), *workflow.outputs().values())
         texts = {
             "name": f"{workflow.id} {workflow.name}",
@@ -67,12 +67,12 @@ class NodeIndex:
         """The searchable types, sorted."""
         self._synced: Sequence[NodeSpec] = ()
         self._words = FullText()
-        self._examples: Mapping[str, Example] = {}
+        self._examples: Mapping[str, ExampleWorkflow] = {}
         self._near = FullText()
         self._uses: Counter[str] = Counter()
         self.ports = Ports()
 
-    def sync(self, specs: Sequence[NodeSpec], examples: Mapping[str, Example]) -> bool:
+    def sync(self, specs: Sequence[NodeSpec], examples: Mapping[str, ExampleWorkflow]) -> bool:
         """Make these all that is in it; only what changed is read again.
 
         Args:
@@ -261,7 +261,7 @@ class Ranking:
     """Node type → why, best first."""
 
 
-def fused(evidence: Iterable[Ranking], limit: int) -> list[NodeMatch]:
+def fuse_rankings(evidence: Iterable[Ranking], limit: int) -> list[NodeMatch]:
     """The best `limit` node types by all evidence; equal scores by type.
 
     >>> [m.type for m in fused([Ranking(1.0, {"a": "x", "b": "x"}), Ranking(1.0, {"b": "y"})], 2)]

@@ -13,14 +13,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from tavern_core.assistant.node_index import Example, NodeIndex, Ranking, document_text, fused
+from tavern_core.assistant.node_index import ExampleWorkflow, NodeIndex, Ranking, document_text, fuse_rankings
 from tavern_core.contract.ranking import NodeDocument
 from tavern_core.errors import TavernError, UsageError
 from tavern_core.flow.compiled_workflow_cache import as_workflow
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import WorkflowFiles, workflow_files
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.files.file_stamp import Stamp, stamp_at
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.workflow_file_codec import LARGEST_FILE, SUFFIX, read_workflow
@@ -54,10 +54,10 @@ class NodeRetrieval:
         self._contributions = tables.contributions
         self._calls = tables.calls
         self._diagnostics = base.diagnostics
-        self._mode: Mode = base.mode
+        self._mode: ExecutionMode = base.mode
         self._rest_s = base.config.limits.hook_rest_ms / 1000
         self._folders = [ExampleFolder(folder) for folder in examples]
-        self._made: dict[str, tuple[Workflow, Example]] = {}
+        self._made: dict[str, tuple[Workflow, ExampleWorkflow]] = {}
         """The workflows of the host and of plugins."""
         self._lock = Lock()
         self._index = NodeIndex()
@@ -111,7 +111,7 @@ class NodeRetrieval:
     def _completed(self, found: list[Ranking], limit: int) -> list[NodeMatch]:
         """The best types, among them some that feed an input which none of the best feeds."""
         with self._lock:
-            chosen = [match.type for match in fused(found, _CHOSEN)]
+            chosen = [match.type for match in fuse_rankings(found, _CHOSEN)]
             open_ = [
                 (spec, slot)
                 for spec in (self._index.specs[type_] for type_ in chosen if type_ in self._index.specs)
@@ -119,7 +119,7 @@ class NodeRetrieval:
                 if _is_open(slot)
                 and not set(chosen).difference([spec.type]).intersection(self._index.ports.giving(slot))
             ]
-            return fused([*found, Ranking(_BY_PORTS, self._feeding(open_))], limit)
+            return fuse_rankings([*found, Ranking(_BY_PORTS, self._feeding(open_))], limit)
 
     def _beside(self, workflow: Workflow) -> dict[str, str]:
         """What fits the open inputs and the unused outputs of the current workflow."""
@@ -151,14 +151,14 @@ class NodeRetrieval:
                     reasons.setdefault(type_, f"gives {slot.key} to {spec.type}")
         return reasons
 
-    def _examples(self) -> dict[str, Example]:
+    def _examples(self) -> dict[str, ExampleWorkflow]:
         """Those of the host, of plugins and of `assistant.examples`, in this order; files that are not workflows are left out."""
-        made: dict[str, tuple[Workflow, Example]] = {}
+        made: dict[str, tuple[Workflow, ExampleWorkflow]] = {}
         for id_, source in islice(self._files.list().items(), MOST_EXAMPLES):
             with suppress(TavernError):
                 workflow = self._files.open(source)
                 known = self._made.get(id_)
-                made[id_] = known if known and known[0] is workflow else (workflow, Example.of(workflow))
+                made[id_] = known if known and known[0] is workflow else (workflow, ExampleWorkflow.of(workflow))
         self._made = made
         found = {id_: example for id_, (_, example) in made.items()}
         for folder in self._folders:
@@ -212,10 +212,10 @@ class ExampleFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._listed: tuple[Stamp, list[Path]] | None = None
-        self._known: dict[str, tuple[Stamp, Example | None]] = {}
+        self._known: dict[str, tuple[Stamp, ExampleWorkflow | None]] = {}
         """File → its stamp and what is kept of it; None: it is not a workflow."""
 
-    def read(self) -> dict[str, Example]:
+    def read(self) -> dict[str, ExampleWorkflow]:
         """Id → example; files that are not workflows are left out."""
         found, kept = {}, {}
         for path in self._paths():
@@ -236,10 +236,12 @@ class ExampleFolder:
         return self._listed[1]
 
 
-def _read(path: Path) -> Example | None:
+def _read(path: Path) -> ExampleWorkflow | None:
     """The whole workflow is not kept: an application may have thousands of examples."""
     try:
         with open_regular(path) as file:
-            return Example.of(read_workflow(file.read(LARGEST_FILE + 1), str(path), path.name.removesuffix(SUFFIX)))
+            return ExampleWorkflow.of(
+                read_workflow(file.read(LARGEST_FILE + 1), str(path), path.name.removesuffix(SUFFIX))
+            )
     except (OSError, ValueError, TavernError):
         return None

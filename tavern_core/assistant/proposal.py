@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from tavern_core.assistant.cycle import Round
 from tavern_core.assistant.dry_run import DryRun
-from tavern_core.assistant.model_answers import Needs
+from tavern_core.assistant.model_answers import RequestNeeds
+from tavern_core.assistant.repair_cycle import RepairAttempt
 from tavern_core.contract.llm import Price
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.changes import Change
+from tavern_core.graph.changes import WorkflowChange
 from tavern_core.graph.patch import RemovedEdge
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.model.json_members import json_members
@@ -21,7 +21,7 @@ from tavern_core.model.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class ModelUsage:
     """What the requests to the model took."""
 
     requests: int = 0
@@ -32,7 +32,7 @@ class Spent:
     currency: str = ""
 
     @classmethod
-    def of(cls, usages: list[Mapping[str, int]], price: Price | None) -> Spent:
+    def of(cls, usages: list[Mapping[str, int]], price: Price | None) -> ModelUsage:
         read, written = (sum(usage.get(side, 0) for usage in usages) for side in ("input", "output"))
         cost = None if price is None else price.of(read, written)
         return cls(len(usages), read, written, cost, price.currency if price is not None else "")
@@ -58,14 +58,14 @@ class Proposal:
     """Of the ids: `Workflows.patch` with it makes the same workflow."""
     ids: Mapping[str, str] = field(default_factory=dict)
     """Names of the model (localIds) → ids."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[WorkflowChange, ...] = ()
     summary: str = ""
     """The changes in words, in the language of the request."""
     reason: str = ""
     """The change in the words of the model."""
     declined: str = ""
     """Why the model changed nothing."""
-    needs: Needs = Needs()
+    needs: RequestNeeds = RequestNeeds()
     problems: tuple[PatchProblem, ...] = ()
     """Without a valid change: what is wrong with the last answer."""
     warnings: tuple[PatchProblem, ...] = ()
@@ -73,9 +73,9 @@ class Proposal:
     removed_edges: tuple[RemovedEdge, ...] = ()
     """Edges that went with removed nodes."""
     plan: tuple[str, ...] = ()
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[RepairAttempt, ...] = ()
     """Every answer, with its problems."""
-    spent: Spent = Spent()
+    spent: ModelUsage = ModelUsage()
     dry_run: DryRun | None = None
     language: Language = "en"
 
@@ -101,7 +101,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CheckedPatch:
     """A patch that passed all checks, while the cycle goes on."""
 
     outcome: PatchOutcome
@@ -122,8 +122,8 @@ class Panel:
     reason: str = ""
     declined: str = ""
     problems: tuple[PatchProblem, ...] = ()
-    rounds: tuple[Round, ...] = ()
-    spent: Spent = Spent()
+    rounds: tuple[RepairAttempt, ...] = ()
+    spent: ModelUsage = ModelUsage()
 
     def to_json(self) -> dict[str, Any]:
         names = ("ok", "layout", "inputs", "outputs", "reason", "declined", "problems", "rounds")

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from tavern_core.assistant.completeness_check import add_edge, add_node, add_slot, connect, free_names, listed
 from tavern_core.assistant.draft_graph_queries import DraftGraph
-from tavern_core.assistant.model_answers import Needs
-from tavern_core.graph.patch import patched
+from tavern_core.assistant.model_answers import RequestNeeds
+from tavern_core.graph.patch import apply_patch
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.model.naming_rules import split_id
@@ -30,16 +30,16 @@ Advised = PatchProblem | None
 """None: it follows from other problems, or was said already."""
 
 
-def advised(
+def with_repair_operations(
     problems: Sequence[PatchProblem],
     before: Workflow,
     patch: Sequence[Any],
-    needs: Needs,
+    needs: RequestNeeds,
     spec: Callable[[str], NodeSpec | None],
 ) -> list[PatchProblem]:
     """The problems of a refused patch, with operations to copy; needed node types that do not occur are added."""
     try:
-        draft = patched(before, list(patch)).workflow
+        draft = apply_patch(before, list(patch)).workflow
     except PatchRefused:
         return [_of_operation(problem, before, patch, needs) for problem in problems]
     return _Advice(problems, draft, needs, spec).all()
@@ -50,7 +50,7 @@ class _Advice:
         self,
         problems: Sequence[PatchProblem],
         draft: Workflow,
-        needs: Needs,
+        needs: RequestNeeds,
         spec: Callable[[str], NodeSpec | None],
     ) -> None:
         self._problems, self._draft, self._needs, self._spec = problems, draft, needs, spec
@@ -225,7 +225,7 @@ class _Advice:
             )  # fmt: skip
 
 
-def _of_operation(problem: PatchProblem, before: Workflow, patch: Sequence[Any], needs: Needs) -> PatchProblem:
+def _of_operation(problem: PatchProblem, before: Workflow, patch: Sequence[Any], needs: RequestNeeds) -> PatchProblem:
     """A problem of a single operation."""
     operation = patch[problem.op] if problem.op is not None and problem.op < len(patch) else None
     if problem.code == "REV_CONFLICT":

@@ -13,7 +13,7 @@ from tavern_core.box.write_broker import judges
 _MOST_DESCRIPTORS = 1 << 20
 
 
-class Begun:
+class PreparedBox:
     """The parts of a box that the forking process prepares for the forked one, because it has everything loaded already.
 
     Create it for each process, and close it after the fork.
@@ -36,7 +36,7 @@ class Begun:
 def confine(
     policy: BoxPolicy,
     *,
-    begun: Begun | None = None,
+    begun: PreparedBox | None = None,
     asking: Callable[[int], None] | None = None,
 ) -> tuple[str, ...]:
     """Apply the layers to this process and to everything that it starts. This cannot be undone.
@@ -65,7 +65,7 @@ def confine(
 
 
 def _steps(
-    policy: BoxPolicy, begun: Begun | None, asking: Callable[[int], None] | None
+    policy: BoxPolicy, begun: PreparedBox | None, asking: Callable[[int], None] | None
 ) -> list[tuple[str, Callable[[], None]]]:
     """The layers, and what applies each, in the order in which they allow each other."""
     rules = None if begun is None else begun.rules
@@ -117,7 +117,7 @@ def apply_layers(
 
 
 def _own_namespaces(policy: BoxPolicy) -> None:
-    namespaces.apply(namespaces.apart(policy))
+    namespaces.apply(namespaces.unshare_flags(policy))
     rlimits.bound_processes(policy.limits)
 
 

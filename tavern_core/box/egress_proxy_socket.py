@@ -23,7 +23,7 @@ USER: Final = "tavern"
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class EgressListener:
     """A gateway that is not served yet."""
 
     socket: socket.socket
@@ -46,7 +46,7 @@ class Listener:
         return {**found, "no_proxy": "", "NO_PROXY": ""}
 
 
-def listen(*, has_own_network: bool) -> Listener:
+def listen(*, has_own_network: bool) -> EgressListener:
     """Open the gateway of the network that this process is in.
 
     Args:
@@ -65,7 +65,7 @@ def listen(*, has_own_network: bool) -> Listener:
     except OSError:
         opened.close()
         raise
-    return Listener(opened, "" if has_own_network else os.urandom(24).hex())
+    return EgressListener(opened, "" if has_own_network else os.urandom(24).hex())
 
 
 def _bring_up_loopback() -> None:

@@ -11,7 +11,7 @@ may load: the one for scripts is tiny, the one for workers has imported what plu
 It runs no plugin code itself. It ends when the host closes its socket or dies (its pidfd). Processes that a child leaves behind are inherited
 by this process, which is a subreaper and kills them.
 
-Started with the standard library alone, by path (scripts) or with `BOOT`; the first argument names the module of the job.
+Started with the standard library alone, by path (scripts) or with `BOOT`; the first argument is the job, as ``module:class``.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _EVERY_DESCRIPTOR: Final = 1 << 20
 _RECEIVE: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
-class Job(Protocol):
-    """The work of a forked child: the class `Job` of its module."""
+class ForkJob(Protocol):
+    """The work of a forked child."""
 
     modules: Sequence[str]
     """What its children need. They are imported before the first fork."""
@@ -94,16 +94,17 @@ def main(arguments: list[str]) -> None:
     """Serve until the host ends.
 
     Args:
-        arguments: module of the job, control socket, process id of the host.
+        arguments: the job as ``module:class``, control socket, process id of the host.
     """
     name, control, host = arguments[0], socket.socket(fileno=int(arguments[1])), int(arguments[2])
     os.closerange(control.fileno() + 1, _EVERY_DESCRIPTOR)  # inherited descriptors of the host
     os.chdir("/")  # so that the host's folder can be removed
     become_subreaper()
-    handle, kind = _handle_on(host), importlib.import_module(name).Job
+    module, _, job = name.partition(":")
+    handle, kind = _handle_on(host), getattr(importlib.import_module(module), job)
     for module in kind.modules:
         importlib.import_module(module)
-    _Server(control, handle, kind()).serve()
+    _ForkServer(control, handle, kind()).serve()
     os._exit(0)
 
 
@@ -128,8 +129,8 @@ def _handle_on(host: int) -> int:
     return handle
 
 
-class _Server:
-    def __init__(self, control: socket.socket, host: int, job: Job) -> None:
+class _ForkServer:
+    def __init__(self, control: socket.socket, host: int, job: ForkJob) -> None:
         self._control = control
         self._host = host
         self._job = job

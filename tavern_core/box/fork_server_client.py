@@ -43,7 +43,7 @@ def ending(code: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Forked:
+class ForkedChild:
     """A child of a fork server whose job reports."""
 
     pid: int
@@ -79,7 +79,7 @@ class ForkServer:
         self._command = command
         self._environment = environment
         self._lock = threading.Lock()
-        self._process: _Process | None = None
+        self._process: _ServerProcess | None = None
 
     @property
     def pid(self) -> int | None:
@@ -106,7 +106,7 @@ class ForkServer:
                     return
         raise ForkServerGone(why)
 
-    def fork(self, descriptors: Sequence[int], request: bytes, seconds: float) -> Forked:
+    def fork(self, descriptors: Sequence[int], request: bytes, seconds: float) -> ForkedChild:
         """Fork a child of a job with reports. A server that has died is replaced.
 
         Args:
@@ -122,7 +122,7 @@ class ForkServer:
                 return child
         raise ForkServerGone(self.last_words() or "it ends as soon as it is started")
 
-    def _forked(self, descriptors: Sequence[int], request: bytes, seconds: float) -> Forked | None:
+    def _forked(self, descriptors: Sequence[int], request: bytes, seconds: float) -> ForkedChild | None:
         """None if the server ended before it forked."""
         with contextlib.ExitStack() as opened:
             status, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -137,7 +137,7 @@ class ForkServer:
                 opened.pop_all()
                 status.settimeout(None)
                 os.set_inheritable(given[0], False)
-                return Forked(FORKED.unpack(said)[0], given[0], status)
+                return ForkedChild(FORKED.unpack(said)[0], given[0], status)
             if said:
                 number = int(said.split()[1])
                 raise OSError(number, os.strerror(number))
@@ -160,16 +160,16 @@ class ForkServer:
         if (process := self._process) is not None:
             self._drop(process)
 
-    def _drop(self, process: _Process) -> None:
+    def _drop(self, process: _ServerProcess) -> None:
         with self._lock:
             if self._process is process:
                 self._process = None
         process.end()
 
-    def _running(self) -> _Process:
+    def _running(self) -> _ServerProcess:
         with self._lock:
             if self._process is None or self._process.owner != os.getpid():
-                self._process = _Process(self._command(), self._environment())
+                self._process = _ServerProcess(self._command(), self._environment())
             return self._process
 
 
@@ -177,7 +177,7 @@ def by_path(job: str) -> list[str]:
     """Start the server by its path, with nothing but the standard library and the box.
 
     Args:
-        job: the module of the job.
+        job: the job as ``module:class``; see `fork_server.ForkJob`.
     """
     return ["-I", "-S", str(SERVER), job, str(_CONTROL), str(os.getpid())]
 
@@ -187,12 +187,12 @@ def by_import(flags: Sequence[str], path: Sequence[str], job: str) -> list[str]:
 
     Args:
         flags: of the interpreter.
-        job: the module of the job.
+        job: the job as ``module:class``; see `fork_server.ForkJob`.
     """
     return [*flags, "-c", BOOT, json.dumps(path), job, str(_CONTROL), str(os.getpid())]
 
 
-class _Process:
+class _ServerProcess:
     """A server process and the socket to it."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:

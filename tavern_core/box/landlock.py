@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.protected_path_splitting import around, entries
+from tavern_core.box.protected_path_splitting import entries, unprotected_entries
 from tavern_core.box.syscalls import prctl, prepared, syscall
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
@@ -134,8 +134,10 @@ def _granted(policy: BoxPolicy, asks: bool) -> dict[str, int]:
     granted = policy.granted
     read = _READ | (EXECUTE if policy.may_execute else 0)
     unwritable, listed = (*granted.shut, *granted.kept), lru_cache(entries)
-    given = [(around(path, granted.shut, granted.own, listed), read) for path in granted.read]
-    given += [(around(path, unwritable, granted.own, listed), _WRITE) for path in granted.write if not asks]
+    given = [(unprotected_entries(path, granted.shut, granted.own, listed), read) for path in granted.read]
+    given += [
+        (unprotected_entries(path, unwritable, granted.own, listed), _WRITE) for path in granted.write if not asks
+    ]
     found: dict[str, int] = {}
     for paths, rights in given:
         for path in paths:

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
 from tavern_core.box.confine import apply_layers, close_others, require_one_thread
-from tavern_core.box.egress_proxy_socket import Listener, listen
+from tavern_core.box.egress_proxy_socket import EgressListener, listen
 from tavern_core.box.namespaces import own_places
 from tavern_core.box.policy import (
     LANDLOCK,
@@ -45,7 +45,7 @@ _DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ProgramExit:
     """How a program ended."""
 
     status: int = 0
@@ -59,28 +59,28 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedProgram:
     """A started program."""
 
     pid: int
     """The child to wait for and to send signals to: init, which forwards SIGTERM, or the program itself."""
     report: int = -1
     """Reports the end of init or the program; -1: its wait status is enough."""
-    gateway: Listener | None = None
+    gateway: EgressListener | None = None
     """The gateway, to pass to its server and to close here."""
     asking: int = -1
     """Descriptor on which the host decides about writes (`write_broker.py`); handled in the same way."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Layer → why it runs without it, as far as known."""
 
-    def ending(self, status: int) -> Ending:
+    def ending(self, status: int) -> ProgramExit:
         """How it ended; call it once, after the child `pid` has ended.
 
         Args:
             status: the wait status of `pid`.
         """
         if self.report < 0:
-            return Ending(status, skipped=self.skipped)
+            return ProgramExit(status, skipped=self.skipped)
         try:
             said = os.read(self.report, _LARGEST_REPORT)
         except BlockingIOError:
@@ -90,10 +90,10 @@ class Started:
         for line in said.splitlines():
             reported.update(json.loads(line))
         if "layer" in reported:
-            return Ending(missing=(reported["layer"], reported["reason"]))
+            return ProgramExit(missing=(reported["layer"], reported["reason"]))
         if "errno" in reported:
-            return Ending(errno=reported["errno"])
-        return Ending(reported.get("status", status), skipped=reported.get("skipped", {}))
+            return ProgramExit(errno=reported["errno"])
+        return ProgramExit(reported.get("status", status), skipped=reported.get("skipped", {}))
 
 
 def warm(policy: BoxPolicy) -> None:
@@ -115,11 +115,11 @@ class Program:
     """The descriptors for its first three; it gets no others."""
 
 
-def start(policy: BoxPolicy, program: Program) -> Started:
+def start(policy: BoxPolicy, program: Program) -> StartedProgram:
     """Fork a program into its box. The calling process changes its own namespaces; it should exist only for this.
 
     Raises:
-        BoxUnavailable: the level is ``required`` and namespaces are missing (PLUGIN_FAILED). `Started.ending` reports the
+        BoxUnavailable: the level is ``required`` and namespaces are missing (PLUGIN_FAILED). `StartedProgram.ending` reports the
             other missing layers.
         OSError: no more processes or descriptors.
     """
@@ -138,7 +138,7 @@ def start(policy: BoxPolicy, program: Program) -> Started:
         raise
     finally:
         os.close(writer)
-    return Started(pid, reader, gateway)
+    return StartedProgram(pid, reader, gateway)
 
 
 def fork_init(policy: BoxPolicy) -> int:
@@ -160,10 +160,10 @@ def fork_init(policy: BoxPolicy) -> int:
     ):
         raise OSError(errno.ENOTSUP, "only for a program that may start others, with all namespaces")
     require_one_thread()
-    return fork_into(namespaces.USER | namespaces.PID | namespaces.MOUNT | namespaces.apart(policy))
+    return fork_into(namespaces.USER | namespaces.PID | namespaces.MOUNT | namespaces.unshare_flags(policy))
 
 
-def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) -> Started:
+def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) -> StartedProgram:
     """Start a program from the process of `fork_init`. When that process ends, the kernel ends all of its descendants.
 
     The process confines itself permanently, and its children with it: no process is forked only to be confined.
@@ -175,7 +175,7 @@ def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) ->
         BoxUnavailable: the level is ``required`` and a layer is missing (PLUGIN_FAILED).
         OSError: the program cannot run, or no process can be created.
     """
-    opened: Listener | None = None
+    opened: EgressListener | None = None
 
     def own_namespaces() -> None:
         nonlocal opened
@@ -192,7 +192,7 @@ def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) ->
     asking: list[int] = []
     skipped |= _confine(policy, has_namespaces=has_namespaces, own=own, asking=asking if judges(policy) else None)
     pid = spawn(replace(program, environment=environment))
-    return Started(pid, gateway=gateway, asking=asking[0] if asking else -1, skipped=skipped)
+    return StartedProgram(pid, gateway=gateway, asking=asking[0] if asking else -1, skipped=skipped)
 
 
 def spawn(program: Program) -> int:
@@ -204,9 +204,9 @@ def spawn(program: Program) -> int:
     )  # fmt: skip
 
 
-def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Listener | None]:
+def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], EgressListener | None]:
     """Enter them, and open the gateway in them. Returns (applied layers, layer → why it is missing, the gateway)."""
-    opened: Listener | None = None
+    opened: EgressListener | None = None
     if policy.level == "none":
         return (), {}, _gateway(policy, has_own_network=False)
     require_one_thread()
@@ -220,7 +220,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Lis
 
     def own_namespaces() -> None:
         nonlocal opened
-        namespaces.apply(namespaces.apart(policy))
+        namespaces.apply(namespaces.unshare_flags(policy))
         done.append(NAMESPACES)
         opened = _gateway(policy, has_own_network=True)
 
@@ -228,7 +228,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Lis
     return layers, skipped, opened or _gateway(policy, has_own_network=False)
 
 
-def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> Listener | None:
+def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> EgressListener | None:
     return listen(has_own_network=has_own_network) if policy.has_gateway else None
 
 

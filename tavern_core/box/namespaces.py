@@ -18,7 +18,7 @@ MOUNT: Final = 0x00020000
 _SET_DUMPABLE: Final = 4
 
 
-def apart(policy: BoxPolicy) -> int:
+def unshare_flags(policy: BoxPolicy) -> int:
     """The flags of what a box does not share with the machine, besides users and processes."""
     return IPC | (0 if policy.may_network else NET)
 

@@ -16,8 +16,8 @@ from typing import Literal, Protocol
 
 from tavern_core.box.fork_server import receive
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.script_spawner import Child
-from tavern_core.box.write_broker import Writes
+from tavern_core.box.script_spawner import ScriptProcess
+from tavern_core.box.write_broker import WriteBroker
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
 """Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started because a layer is missing; `lost`: its guard died;
@@ -30,7 +30,7 @@ STOPPING_S = 6.0
 """The guard gives up after five seconds; then the host stops waiting, too."""
 
 
-class Head:
+class OutputHead:
     """Stores bytes up to `limit`."""
 
     def __init__(self, limit: int) -> None:
@@ -48,7 +48,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class OutputEnds:
     """The beginning and the end of the output, and how many bytes between them were dropped."""
 
     head: bytes = b""
@@ -74,9 +74,9 @@ class HeadAndTail:
             self._trim()
         return True
 
-    def content(self) -> Ends:
+    def content(self) -> OutputEnds:
         self._trim()
-        return Ends(bytes(self._head), bytes(self._tail), self._dropped)
+        return OutputEnds(bytes(self._head), bytes(self._tail), self._dropped)
 
     def _trim(self) -> None:
         if (extra := len(self._tail) - self._half) > 0:
@@ -85,7 +85,7 @@ class HeadAndTail:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ScriptOutcome:
     """The end of a script and its output."""
 
     reason: Reason
@@ -100,14 +100,16 @@ class Ended:
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Layer → why it ran without it."""
     stdout: bytes = b""
-    stderr: Ends = Ends()
+    stderr: OutputEnds = OutputEnds()
 
 
 Serve = Callable[[socket.socket, str], None]
 """``serve(listening, token)``: answer connections to the gateway of a box (`egress_proxy_socket.py`)."""
 
 
-async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serve | None = None) -> Ended:
+async def collect(
+    child: ScriptProcess, output_bytes: int, stderr_half: int, serve: Serve | None = None
+) -> ScriptOutcome:
     """Read from a child until it has ended, then close it. Cancelling ends the child with everything that it started.
 
     Args:
@@ -115,7 +117,7 @@ async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serv
         stderr_half: stored bytes of the beginning and of the end of stderr.
         serve: gets the gateway of the child's box and closes it; without it, no one serves the gateway.
     """
-    listener = _Listener(child, Head(output_bytes), HeadAndTail(stderr_half), serve)
+    listener = _Listener(child, OutputHead(output_bytes), HeadAndTail(stderr_half), serve)
     try:
         return await asyncio.shield(listener.end)
     except asyncio.CancelledError:
@@ -132,18 +134,18 @@ class ChildListener(Protocol):
     def on_started(self) -> None:
         """The program was started."""
 
-    def on_ended(self, ended: Ended) -> None:
+    def on_ended(self, ended: ScriptOutcome) -> None:
         """It has ended; called once. What it wrote is not in `ended`."""
 
 
-class Reports:
+class StatusReader:
     """Reads what is said of a child on its status socket, on the running event loop.
 
     Args:
         serve: is given the gateway of the child's box, to be closed there.
     """
 
-    def __init__(self, child: Child, listener: ChildListener, serve: Serve | None = None) -> None:
+    def __init__(self, child: ScriptProcess, listener: ChildListener, serve: Serve | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._child = child
         self._listener = listener
@@ -169,7 +171,7 @@ class Reports:
             if word == "gateway" and self._serve is not None:
                 self._serve(socket.socket(fileno=descriptor), rest)
             elif word == "asking":
-                Writes(descriptor, BoxPolicy.from_json(self._child.policy)).begin()
+                WriteBroker(descriptor, BoxPolicy.from_json(self._child.policy)).begin()
             else:
                 os.close(descriptor)
         self._is_taken = self._is_taken or word == "taken"
@@ -181,33 +183,33 @@ class Reports:
             self.close()
             self._listener.on_ended(ended)
 
-    def _ended(self, word: str, rest: str) -> Ended | None:
+    def _ended(self, word: str, rest: str) -> ScriptOutcome | None:
         if word == "ended":
             status, reason, left = rest.split()
-            return Ended(_REASONS[reason], int(status), int(left), skipped=self._skipped)
+            return ScriptOutcome(_REASONS[reason], int(status), int(left), skipped=self._skipped)
         if word == "failed":
-            return Ended("failed", errno=int(rest), skipped=self._skipped)
+            return ScriptOutcome("failed", errno=int(rest), skipped=self._skipped)
         if word == "boxless":
             layer, _, why = rest.partition(" ")
-            return Ended("boxless", missing=(layer, why), skipped=self._skipped)
+            return ScriptOutcome("boxless", missing=(layer, why), skipped=self._skipped)
         if word == "lost":
-            return Ended("lost" if self._is_taken else "untaken", skipped=self._skipped)
+            return ScriptOutcome("lost" if self._is_taken else "untaken", skipped=self._skipped)
         return None
 
 
 class _Listener:
     """Reads the output of a child, too, until its end."""
 
-    def __init__(self, child: Child, stdout: Head, stderr: HeadAndTail, serve: Serve | None) -> None:
+    def __init__(self, child: ScriptProcess, stdout: OutputHead, stderr: HeadAndTail, serve: Serve | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._child = child
         self._stdout = stdout
         self._stderr = stderr
         self._is_flooded = False
-        self.end: asyncio.Future[Ended] = self._loop.create_future()
+        self.end: asyncio.Future[ScriptOutcome] = self._loop.create_future()
         self._loop.add_reader(child.stdout, self._pump, child.stdout, self._on_stdout)
         self._loop.add_reader(child.stderr, self._pump, child.stderr, self._stderr.add)
-        self._reports = Reports(child, self, serve)
+        self._reports = StatusReader(child, self, serve)
 
     def close(self) -> None:
         self._reports.close()
@@ -236,7 +238,7 @@ class _Listener:
         take(data)
         return True
 
-    def on_ended(self, ended: Ended) -> None:
+    def on_ended(self, ended: ScriptOutcome) -> None:
         """See `ChildListener`."""
         for descriptor, take in ((self._child.stdout, self._on_stdout), (self._child.stderr, self._stderr.add)):
             for _ in range(_LAST_READS):

@@ -66,7 +66,7 @@ class BoxLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GrantedPaths:
     """Resolved paths that may be read and written, except for protected entries (`protected_path_splitting.py`)."""
 
     read: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class BoxPolicy:
     """Disabled layers, as if this machine did not have them: for operators and tests."""
     left_out: tuple[str, ...] = ()
     """Layers that this box does not need, so that they do not count as missing."""
-    granted: Granted = field(default_factory=Granted)
+    granted: GrantedPaths = field(default_factory=GrantedPaths)
     """Further paths to read and write, with holes in them."""
 
     def __post_init__(self) -> None:
@@ -142,7 +142,9 @@ class BoxPolicy:
         for name, value in _known(limits, BoxLimits).items():
             if not (value is None or isinstance(value, int)):
                 raise ValueError(f"limits.{name}: {value!r:.80} is not a number")
-        return cls(limits=BoxLimits(**limits), granted=Granted(**_read(granted, Granted)), **_read(given, cls))
+        return cls(
+            limits=BoxLimits(**limits), granted=GrantedPaths(**_read(granted, GrantedPaths)), **_read(given, cls)
+        )
 
 
 def _as_object(value: Any) -> dict[str, Any]:

@@ -16,7 +16,9 @@ def entries(folder: str) -> list[str]:
         return [entry.name for entry in found if not entry.is_symlink()]
 
 
-def around(path: str, shut: Sequence[str], own: str, listed: Callable[[str], list[str]] = entries) -> Iterator[str]:
+def unprotected_entries(
+    path: str, shut: Sequence[str], own: str, listed: Callable[[str], list[str]] = entries
+) -> Iterator[str]:
     """`path`, or its entries if something below it is protected.
 
     Args:
@@ -41,7 +43,7 @@ def around(path: str, shut: Sequence[str], own: str, listed: Callable[[str], lis
     for name in sorted(names):
         below = prefix + name
         if name in holes:
-            yield from around(below, shut, own, listed)
+            yield from unprotected_entries(below, shut, own, listed)
         elif below != "/proc":
             yield below
 

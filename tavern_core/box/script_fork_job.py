@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tavern_core.box import launcher
-from tavern_core.box.egress_proxy_socket import Listener
+from tavern_core.box.egress_proxy_socket import EgressListener
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.box.process_tree import become_subreaper, end_all, look_for, wait_for, wake_on_children
 
@@ -36,7 +36,7 @@ GRACE_S = 0.1
 """Between SIGTERM and SIGKILL. Less than the host waits for cancelled work (0.25 s)."""
 
 
-class Job:
+class ScriptForkJob:
     """Descriptors of a request: status, stdin, stdout, stderr."""
 
     modules = ()
@@ -51,7 +51,7 @@ class Job:
             resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
 
     def fork(self, request: bytes, descriptors: list[int], shed: Callable[[], None]) -> int:
-        """Fork a guard. See `fork_server.Job`."""
+        """Fork a guard. See `fork_server.ForkJob`."""
         words, _, rules = request.partition(b"\n")
         asked = json.loads(words)
         asked["policy"] = _warmed_up(rules.decode()) if rules else None
@@ -117,12 +117,12 @@ def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[in
 
 def start(
     request: dict[str, Any], descriptors: list[int], status: socket.socket, init: tuple[int, int] | None
-) -> launcher.Started:
+) -> launcher.StartedProgram:
     """Run the script with only three descriptors, in its box if it has one. Ends this process if a required layer is missing."""
     streams = descriptors[1], descriptors[2], descriptors[3]
     what = launcher.Program(request["argv"], request["env"], request["cwd"], streams)
     if request["policy"] is None:
-        return launcher.Started(launcher.spawn(what))
+        return launcher.StartedProgram(launcher.spawn(what))
     try:
         if init is not None:
             started = launcher.start_as_init(request["policy"], what, init)
@@ -140,13 +140,13 @@ def start(
     return started
 
 
-def hand_over(gateway: Listener, status: socket.socket) -> None:
+def hand_over(gateway: EgressListener, status: socket.socket) -> None:
     """Pass the socket to the host, which serves it; if that fails, the script gets no connection."""
     with gateway.socket as listening, contextlib.suppress(OSError):
         socket.send_fds(status, [f"gateway {gateway.token}".encode()], [listening.fileno()])
 
 
-def report_box(ending: launcher.Ending, status: socket.socket) -> int:
+def report_box(ending: launcher.ProgramExit, status: socket.socket) -> int:
     """Report why the script did not run, which ends this process, or the layers that it ran without. Returns its wait status."""
     if ending.missing is not None:
         say(status, f"boxless {ending.missing[0]} {ending.missing[1]}")
@@ -171,7 +171,7 @@ def watch(script: int, status: socket.socket, wake: int, seconds: float) -> tupl
         if (code := look_for(script, wake)) is not None:
             return code, ""
         if status in readable:
-            return None, "stop" if hear(status) == b"stop" else "kill"
+            return None, "stop" if receive_message(status) == b"stop" else "kill"
         if time.monotonic() >= deadline:  # whatever was readable: many ending children must not delay the deadline
             return None, "time"
 
@@ -183,7 +183,7 @@ def end_politely(script: int, status: socket.socket, wake: int) -> int | None:
     return watch(script, status, wake, GRACE_S)[0]
 
 
-def hear(status: socket.socket) -> bytes:
+def receive_message(status: socket.socket) -> bytes:
     """A message from the host; empty if the host is gone."""
     try:
         return status.recv(16)

@@ -19,7 +19,7 @@ LARGEST_REQUEST: Final = 192_000
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ScriptLaunch:
     """One script to start."""
 
     argv: tuple[str, ...]
@@ -28,7 +28,7 @@ class Launch:
     folder: str
     """Working directory."""
     stdin: bytes | None
-    """All that it reads; None: a pipe, which stays open for more (`Child.stdin`)."""
+    """All that it reads; None: a pipe, which stays open for more (`ScriptProcess.stdin`)."""
     seconds: float
     """Its deadline."""
     policy: str = ""
@@ -36,7 +36,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ScriptProcess:
     """A started script, as the host sees it. Closing `status` ends the script and everything that it started."""
 
     stdout: int
@@ -45,7 +45,7 @@ class Child:
     """Its reports: ``taken``, ``gateway <token>`` and ``asking`` with their descriptors, ``started <pid>``,
     ``boxless <layer> <why>``, ``weak <layers as JSON>``, ``failed <errno>``, ``ended <wait status> <why> <left>``."""
     policy: str = ""
-    """As of its `Launch`."""
+    """As of its `ScriptLaunch`."""
     stdin: int = -1
     """Where to write what it reads, never blocking; -1: it was given everything at once."""
 
@@ -54,7 +54,7 @@ class Child:
         with contextlib.suppress(OSError):  # it has already ended
             self.status.send(word.encode())
 
-    def without_stdin(self) -> Child:
+    def without_stdin(self) -> ScriptProcess:
         """The same after closing its stdin."""
         if self.stdin >= 0:
             os.close(self.stdin)
@@ -68,14 +68,14 @@ class Child:
                 os.close(descriptor)
 
 
-class Spawner:
+class ScriptSpawner:
     """Starts scripts. Usable from any thread and event loop, and after a fork of the host."""
 
     def __init__(self) -> None:
-        self._server = ForkServer(lambda: by_path("tavern_core.box.script_fork_job"), _environment)
+        self._server = ForkServer(lambda: by_path("tavern_core.box.script_fork_job:ScriptForkJob"), _environment)
 
-    def start(self, launch: Launch) -> Child:
-        """Pass a script to the fork server; reports come over `Child.status`.
+    def start(self, launch: ScriptLaunch) -> ScriptProcess:
+        """Pass a script to the fork server; reports come over `ScriptProcess.status`.
 
         Raises:
             UpstreamError: the command line is too long, or descriptors or processes are exhausted (UPSTREAM_ERROR).
@@ -108,7 +108,7 @@ class Spawner:
         """End the fork server. The calls of running scripts end them."""
         self._server.close()
 
-    def _hand_over(self, request: bytes, stdin: bytes | None, policy: str) -> Child:
+    def _hand_over(self, request: bytes, stdin: bytes | None, policy: str) -> ScriptProcess:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             if stdin is None:
                 kept, given = _pipe(ours, theirs, we_read=False)
@@ -122,7 +122,7 @@ class Spawner:
             self._server.request([status_end.fileno(), given, stdout_end, stderr_end], request)
             status.setblocking(False)
             ours.pop_all()  # from here on, the Child closes them
-            return Child(stdout, stderr, status, policy, kept)
+            return ScriptProcess(stdout, stderr, status, policy, kept)
 
 
 def _environment() -> dict[str, str]:

@@ -8,7 +8,7 @@
 Landlock lets such a box write only to its own places. So changing a path between the decision and the
 action gains nothing: the host acts on the folder that it checked, and a call that continues cannot write in granted places.
 
-Protected are the paths of the policy (`Granted.shut`, `Granted.kept`) and names of files that are executed, or decide what is executed, by
+Protected are the paths of the policy (`GrantedPaths.shut`, `GrantedPaths.kept`) and names of files that are executed, or decide what is executed, by
 the next user of a folder: repositories, environments, path files of Python, manifests and configuration of this host.
 """
 
@@ -115,7 +115,7 @@ def _holds_protected(folder: str) -> bool:
     return False
 
 
-class Judge:
+class PathChecker:
     """Decides about resolved paths under one policy."""
 
     def __init__(self, policy: BoxPolicy) -> None:
@@ -146,16 +146,16 @@ class Judge:
         return not is_protected(path) and not (whole and _holds_protected(path))
 
 
-class _GoesOn(Exception):
+class _CallContinues(Exception):
     """The call continues unchanged."""
 
 
-class Writes:
+class WriteBroker:
     """Serves one box until its last process has ended; in its own thread."""
 
     def __init__(self, listener: int, policy: BoxPolicy) -> None:
         self._listener = listener
-        self._judge = Judge(policy)
+        self._judge = PathChecker(policy)
         self._calls = {number: name for name in CALLS if (number := NUMBERS[name][_COLUMN]) is not None}
 
     def begin(self) -> None:
@@ -182,12 +182,12 @@ class Writes:
         value, error, flags = 0, 0, 0
         with contextlib.ExitStack() as opened:
             try:
-                call = _Call(id_, pid, arguments, self._listener, self._judge, opened)
+                call = _SystemCall(id_, pid, arguments, self._listener, self._judge, opened)
                 action, places = CALLS[self._calls[number]]
                 file = getattr(call, action)(*places)
                 if file is not None:
                     return _ignoring_end(lambda: call.hand_in(file))
-            except _GoesOn:
+            except _CallContinues:
                 flags = _GO_ON
             except OSError as failed:
                 error = -(failed.errno or errno.EACCES)
@@ -203,7 +203,7 @@ def _ignoring_end(answer: Callable[[], object]) -> None:
         answer()
 
 
-class _Place:
+class _FolderEntry:
     """A name in an open folder."""
 
     def __init__(self, folder: int, path: str, name: str) -> None:
@@ -211,11 +211,17 @@ class _Place:
         self.path = f"{path.rstrip('/')}/{name}"
 
 
-class _Call:
+class _SystemCall:
     """One system call of a program in the box that waits for its answer."""
 
     def __init__(
-        self, id_: int, pid: int, arguments: tuple[int, ...], listener: int, judge: Judge, opened: contextlib.ExitStack
+        self,
+        id_: int,
+        pid: int,
+        arguments: tuple[int, ...],
+        listener: int,
+        judge: PathChecker,
+        opened: contextlib.ExitStack,
     ) -> None:
         self._id, self._pid, self._arguments, self._listener = id_, pid, arguments, listener
         self._judge, self._opened = judge, opened
@@ -225,14 +231,14 @@ class _Call:
                 listener, _IS_VALID, struct.pack("=Q", id_)
             )  # it is this process, and no later one with the same id
         except OSError:
-            raise _GoesOn from None
+            raise _CallContinues from None
 
     # The calls -----------------------------------------------------------------------------------------------------------
 
     def _file(self, folder: int | None, path: int, flags_at: int | None, mode: int) -> int:
         flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if flags_at is None else self._flags(flags_at)
         if flags & os.O_PATH:
-            raise _GoesOn
+            raise _CallContinues
         place = (
             self._place(folder, path)
             if flags & os.O_NOFOLLOW or (flags & os.O_CREAT and flags & os.O_EXCL)
@@ -242,22 +248,22 @@ class _Call:
         if flags & _O_TMPFILE == _O_TMPFILE:
             raise OSError(errno.EOPNOTSUPP, "")
         if flags & os.O_DIRECTORY:
-            raise _GoesOn
+            raise _CallContinues
         self._cloexec = flags & os.O_CLOEXEC
         return self._regular(place, flags, self._arguments[mode] & 0o777)
 
-    def _regular(self, place: _Place, flags: int, mode: int) -> int:
+    def _regular(self, place: _FolderEntry, flags: int, mode: int) -> int:
         """Open an ordinary file; anything else continues, and Landlock may refuse it."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(place.name, dir_fd=place.folder, follow_symlinks=False).st_mode):
-                raise _GoesOn
+                raise _CallContinues
         mode &= ~self._umask() if flags & os.O_CREAT else mode
         # Never waiting: another process may have replaced it by a pipe.
         file = self._open(
             place.name, (flags & _KEPT) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode, folder=place.folder
         )
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise _GoesOn
+            raise _CallContinues
         if not flags & os.O_NONBLOCK:
             fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_NONBLOCK)
         return file
@@ -312,11 +318,11 @@ class _Call:
             raise OSError(errno.EPERM, "")
         os.link(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False)
 
-    def _between(self, source: _Place, target: _Place) -> None:
+    def _between(self, source: _FolderEntry, target: _FolderEntry) -> None:
         """Check both ends; only a file may be moved from or to the box's private places, where a folder may contain any names."""
         judge = self._judge
         if not (judge.is_granted(source.path) or judge.is_granted(target.path)):
-            raise _GoesOn
+            raise _CallContinues
         for place in (source, target):
             if not judge.is_own(place.path):
                 self._allowed(place, whole=True)
@@ -325,9 +331,9 @@ class _Call:
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EXDEV, "")  # the program then copies it, name by name
 
-    def _allowed(self, place: _Place, *, whole: bool = False) -> _Place:
+    def _allowed(self, place: _FolderEntry, *, whole: bool = False) -> _FolderEntry:
         if not self._judge.is_granted(place.path):
-            raise _GoesOn
+            raise _CallContinues
         if not self._judge.may(place.path, whole=whole):
             raise OSError(errno.EACCES, "")
         return place
@@ -350,17 +356,17 @@ class _Call:
                 break
         path, end, _ = found.partition(b"\0")
         if not end or not path:
-            raise _GoesOn
+            raise _CallContinues
         return os.fsdecode(path)
 
-    def _place(self, folder: int | None, index: int) -> _Place:
+    def _place(self, folder: int | None, index: int) -> _FolderEntry:
         return self._resolved(self._folder(folder), self._path(index))
 
-    def _resolved(self, folder: int, path: str, *, beside: _Place | None = None) -> _Place:
+    def _resolved(self, folder: int, path: str, *, beside: _FolderEntry | None = None) -> _FolderEntry:
         """The opened folder of a path, and the name in it; a link in the name itself is not followed."""
         head, _, name = (path.rstrip("/") or "/").rpartition("/")
         if name in ("", ".", ".."):
-            raise _GoesOn
+            raise _CallContinues
         if path.startswith("/"):
             start = self._open(f"/proc/{self._pid}/root", os.O_PATH | os.O_DIRECTORY)
             head = head or "/"
@@ -381,9 +387,9 @@ class _Call:
             len(how),
         )
         self._opened.callback(os.close, found)
-        return _Place(found, os.readlink(f"/proc/self/fd/{found}"), name)  # noqa: PTH115
+        return _FolderEntry(found, os.readlink(f"/proc/self/fd/{found}"), name)  # noqa: PTH115
 
-    def _followed(self, folder: int | None, index: int) -> _Place:
+    def _followed(self, folder: int | None, index: int) -> _FolderEntry:
         """As `_place`, but following a link in the name itself."""
         place = self._place(folder, index)
         for _ in range(_MOST_LINKS):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tavern_core.model.event import Event
 
 
-class Tracer:
+class ActivationTracer:
     """Starts the clock when it is created, before the host is opened."""
 
     def __init__(self) -> None:

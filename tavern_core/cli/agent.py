@@ -13,7 +13,7 @@ from tavern_core.cli.errors import FAILED, INTERRUPTED, ReportedExit, exit_code_
 from tavern_core.cli.inputs import named, read_stdin, separated
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line, shorten, visible
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import UsageError
 from tavern_core.schema.json_reader import json_or_text
 
@@ -42,7 +42,7 @@ def agent() -> None:
 @click.option("--model", metavar="NAME", help="The language model, instead of the profile's.")
 @_budget
 @click.option("--permissions", metavar="A,B", help="Run with at most these capabilities.")
-def run(session: Session, profile: str, task: str, model: str | None, budget: str, permissions: str | None) -> None:
+def run(session: CliSession, profile: str, task: str, model: str | None, budget: str, permissions: str | None) -> None:
     """Give a task to an agent: `tavern agent run writer "Count the words of README.md"`.
 
     PROFILE is a name or the path of an agent_profile.json. With -, the task is read from stdin. Steps are printed to stderr,
@@ -62,7 +62,7 @@ def run(session: Session, profile: str, task: str, model: str | None, budget: st
 @click.option("--answer", multiple=True, metavar="ID=VALUE", help="The answer to a question; JSON, or text.")
 @click.option("--model", metavar="NAME", help="The language model from now on, instead of the run's.")
 @_budget
-def resume(session: Session, run_id: str, answer: tuple[str, ...], model: str | None, budget: str) -> None:
+def resume(session: CliSession, run_id: str, answer: tuple[str, ...], model: str | None, budget: str) -> None:
     """Resume a run that waits, or that ended before its task was done.
 
     Answers of the model and calls that are on record are not repeated.
@@ -75,7 +75,7 @@ def resume(session: Session, run_id: str, answer: tuple[str, ...], model: str | 
 
 @agent.command()
 @click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
-def runs(session: Session, last: int) -> None:
+def runs(session: CliSession, last: int) -> None:
     """List the runs of agents, newest first."""
     found = session.host().agents.runs(most=last)
     rows = [record.to_json() for record in found]
@@ -85,7 +85,7 @@ def runs(session: Session, last: int) -> None:
 
 @agent.command()
 @click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
-def show(session: Session, run_id: str) -> None:
+def show(session: CliSession, run_id: str) -> None:
     """Show a run: every message, every call with its result, and what it cost."""
     record = session.host().agents.get(run_id)
     session.out.result(record.to_json())
@@ -96,7 +96,7 @@ def show(session: Session, run_id: str) -> None:
 
 @agent.command()
 @click.argument("run_id", metavar="RUN", shell_complete=completion.agent_runs)
-def replay(session: Session, run_id: str) -> None:
+def replay(session: CliSession, run_id: str) -> None:
     """Repeat a run from its record, without calling the model or tools.
 
     Reports where the host would now answer the model differently. Exit code 1 if there is such a place.
@@ -114,7 +114,7 @@ def replay(session: Session, run_id: str) -> None:
 @agent.command()
 @click.argument("profile", metavar="PROFILE", shell_complete=completion.profiles)
 @click.argument("task", metavar="[TASK]", default="")
-def prompt(session: Session, profile: str, task: str) -> None:
+def prompt(session: CliSession, profile: str, task: str) -> None:
     """Print the system prompt with which an agent would begin."""
     found = session.host().agents.prompt_sync(profile, task)
     if session.as_json:
@@ -127,7 +127,7 @@ def prompt(session: Session, profile: str, task: str) -> None:
         print_problem("warning", finding.code, finding.located, finding.hint)
 
 
-async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:
+async def _followed(session: CliSession, begun: Coroutine[Any, Any, AgentHandle], *, quiet: bool) -> AgentOutcome:
     """The outcome of a run, with its steps on stderr while it runs."""
     handle = await begun
     is_shown = not quiet and session.verbosity >= 0
@@ -143,7 +143,7 @@ async def _followed(session: Session, begun: Coroutine[Any, Any, AgentHandle], *
         raise
 
 
-def _finished(session: Session, outcome: AgentOutcome) -> None:
+def _finished(session: CliSession, outcome: AgentOutcome) -> None:
     """Print the outcome; the exit code says how the run ended."""
     if session.as_json:
         session.out.json(outcome.to_json())

@@ -14,9 +14,9 @@ import click
 
 from tavern_core.cli import errors
 from tavern_core.cli.completion import COMPLETION_VARIABLE, PROGRAM, shell_completion
-from tavern_core.cli.lazy_groups import Group, Lazy
+from tavern_core.cli.lazy_groups import Group, LazyCommand
 from tavern_core.cli.output import visible, write
-from tavern_core.cli.session import Session, global_options
+from tavern_core.cli.session import CliSession, global_options
 from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
 from tavern_core.cli.termination import Termination
 from tavern_core.errors import TavernError
@@ -54,7 +54,7 @@ _HELPS: Final = {
 _MODULES: Final = {"mcp": "serve", "version": "version_and_completion", "completion": "version_and_completion"}
 """Command → its module, where that is not called the same."""
 COMMANDS: Final = {
-    name: Lazy(f"tavern_core.cli.{_MODULES.get(name, name)}", name, about) for name, about in _HELPS.items()
+    name: LazyCommand(f"tavern_core.cli.{_MODULES.get(name, name)}", name, about) for name, about in _HELPS.items()
 }
 
 
@@ -66,7 +66,7 @@ class App(Group):
             return own
         from tavern_core.cli import plugin_commands
 
-        return plugin_commands.command(ctx.ensure_object(Session), cmd_name)
+        return plugin_commands.command(ctx.ensure_object(CliSession), cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -82,20 +82,20 @@ class App(Group):
         except click.UsageError:
             from tavern_core.cli import plugin_commands
 
-            if why := plugin_commands.why_missing(ctx.ensure_object(Session), args[0]):
+            if why := plugin_commands.why_missing(ctx.ensure_object(CliSession), args[0]):
                 raise click.UsageError(f"there is no command {args[0]!r}; {why}", ctx) from None
             raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from tavern_core.cli import plugin_commands
 
-        return sorted({*super().list_commands(ctx), *plugin_commands.declared(ctx.ensure_object(Session))})
+        return sorted({*super().list_commands(ctx), *plugin_commands.declared(ctx.ensure_object(CliSession))})
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from tavern_core.cli import plugin_commands
 
         super().format_commands(ctx, formatter)
-        if commands := plugin_commands.declared(ctx.ensure_object(Session)):
+        if commands := plugin_commands.declared(ctx.ensure_object(CliSession)):
             with formatter.section("Commands of plugins"):
                 formatter.write_dl(
                     [(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(commands.items())]
@@ -106,7 +106,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
     if is_asked and not ctx.resilient_parsing:
         from tavern_core.cli.version_and_completion import version_line
 
-        ctx.ensure_object(Session).out.text(version_line())
+        ctx.ensure_object(CliSession).out.text(version_line())
         ctx.exit()
 
 
@@ -132,7 +132,7 @@ def app(ctx: click.Context) -> None:
 
     The options below may also follow the arguments of a command.
     """
-    ctx.ensure_object(Session).start_logging()
+    ctx.ensure_object(CliSession).start_logging()
 
 
 def run(argv: list[str]) -> int:
@@ -143,10 +143,10 @@ def run(argv: list[str]) -> int:
             # JSON is always UTF-8; characters that a terminal cannot show are escaped.
             reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
     with Termination() as termination:
-        return termination.code(_run_and_close(argv, Session()))
+        return termination.code(_run_and_close(argv, CliSession()))
 
 
-def _run_and_close(argv: list[str], session: Session) -> int:
+def _run_and_close(argv: list[str], session: CliSession) -> int:
     try:
         try:
             code = _run(argv, session)
@@ -167,7 +167,7 @@ def _run_and_close(argv: list[str], session: Session) -> int:
     return code
 
 
-def _run(argv: list[str], session: Session) -> int:
+def _run(argv: list[str], session: CliSession) -> int:
     if instruction := os.environ.get(COMPLETION_VARIABLE):
         return _complete(session, *instruction.partition("_")[::2])
     try:
@@ -190,7 +190,7 @@ def _run(argv: list[str], session: Session) -> int:
         return _failed(error, session)
 
 
-def _complete(session: Session, shell: str, what: str) -> int:
+def _complete(session: CliSession, shell: str, what: str) -> int:
     """Answer a shell: `what` is ``complete`` or ``source``."""
     made = shell_completion(shell, app, session)
     if made is None or what not in ("complete", "source"):
@@ -200,7 +200,7 @@ def _complete(session: Session, shell: str, what: str) -> int:
     return 0
 
 
-def _failed(error: Exception, session: Session) -> int:
+def _failed(error: Exception, session: CliSession) -> int:
     if session.debug:
         write(sys.stderr, visible("".join(traceback.format_exception(error))))
     if isinstance(error, TavernError):

@@ -11,12 +11,12 @@ from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.prompts import user_name
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import StateDamaged
 
 if TYPE_CHECKING:
     from tavern_core.host.facade import Tavern
-    from tavern_core.kernel.calls.pending_approval_store import ApprovalRule, StoredApproval
+    from tavern_core.kernel.calls.pending_approval_store import StoredApproval, StoredApprovalRule
     from tavern_core.model.call import CallContext
 
 _COLUMNS: Final = ("id", "state", "tool", "caller", "risk", "ends in", "why")
@@ -38,7 +38,7 @@ def approvals() -> None:
 
 @approvals.command("list")
 @click.option("--all", "everything", is_flag=True, help="Include decided, used and expired ones.")
-def list_(session: Session, everything: bool) -> None:
+def list_(session: CliSession, everything: bool) -> None:
     """List the calls that wait, newest first."""
     found = session.host().approvals.list(None if everything else "pending")
     session.show_list(found, _COLUMNS, _row, empty="no call waits for approval")
@@ -46,7 +46,7 @@ def list_(session: Session, everything: bool) -> None:
 
 @approvals.command()
 @click.argument("approval", metavar="ID")
-def show(session: Session, approval: str) -> None:
+def show(session: CliSession, approval: str) -> None:
     """Show one request: the call with its arguments, its caller, and why it needs approval."""
     found = session.host().approvals.get(approval)
     asked = found.request
@@ -74,7 +74,7 @@ def show(session: Session, approval: str) -> None:
 @click.argument("approval", metavar="ID")
 @_reason
 @_remember
-def approve(session: Session, approval: str, reason: str, remember: str | None) -> None:
+def approve(session: CliSession, approval: str, reason: str, remember: str | None) -> None:
     """Let a call run once: when its caller repeats it, or in the job that waits for it."""
     _decide(session, approval, True, reason, remember)
 
@@ -83,16 +83,16 @@ def approve(session: Session, approval: str, reason: str, remember: str | None) 
 @click.argument("approval", metavar="ID")
 @_reason
 @_remember
-def reject(session: Session, approval: str, reason: str, remember: str | None) -> None:
+def reject(session: CliSession, approval: str, reason: str, remember: str | None) -> None:
     """Refuse a call."""
     _decide(session, approval, False, reason, remember)
 
 
 @approvals.command()
-def rules(session: Session) -> None:
+def rules(session: CliSession) -> None:
     """List the rules that answer later requests."""
 
-    def row(rule: ApprovalRule) -> tuple[str, ...]:
+    def row(rule: StoredApprovalRule) -> tuple[str, ...]:
         return rule.id, "approve" if rule.approved else "reject", rule.scope, rule.tool, rule.principal, rule.by
 
     columns = ("id", "answer", "for each", "tool", "caller", "made by")
@@ -101,13 +101,13 @@ def rules(session: Session) -> None:
 
 @approvals.command()
 @click.argument("rule", metavar="RULE")
-def forget(session: Session, rule: str) -> None:
+def forget(session: CliSession, rule: str) -> None:
     """Remove a rule; its calls need approval again."""
     session.host().approvals.forget(rule)
     session.show({"forgotten": rule}, f"{rule} is forgotten")
 
 
-def _decide(session: Session, approval: str, approved: bool, reason: str, remember: Any) -> None:
+def _decide(session: CliSession, approval: str, approved: bool, reason: str, remember: Any) -> None:
     host = session.host()
     store, waiting = host.approvals, host.jobs.list(status="input_required", most=1_000)
     jobs = [job.id for job in waiting if any(question["id"] == approval for question in job.questions)]

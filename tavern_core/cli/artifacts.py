@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def artifacts() -> None:
 
 @artifacts.command("list")
 @click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
-def list_(session: Session, last: int) -> None:
+def list_(session: CliSession, last: int) -> None:
     """List artifacts, newest first."""
 
     def row(one: Artifact) -> tuple[Any, ...]:
@@ -43,7 +43,7 @@ def list_(session: Session, last: int) -> None:
 
 @artifacts.command()
 @click.argument("artifact", metavar="ID")
-def show(session: Session, artifact: str) -> None:
+def show(session: CliSession, artifact: str) -> None:
     """Show one artifact."""
     found = session.host().artifacts.get(artifact).to_json()
     session.show_facts(found, found.items())
@@ -52,7 +52,7 @@ def show(session: Session, artifact: str) -> None:
 @artifacts.command()
 @click.argument("artifact", metavar="ID")
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; default: stdout.")
-def get(session: Session, artifact: str, output: Path | None) -> None:
+def get(session: CliSession, artifact: str, output: Path | None) -> None:
     """Write the bytes of an artifact to stdout or a file."""
     store = session.host().artifacts
     known = store.get(artifact)
@@ -82,7 +82,7 @@ def get(session: Session, artifact: str, output: Path | None) -> None:
     "--type", "media_type", metavar="TYPE", help="Media type, such as image/png; default: from the name of FILE."
 )
 @click.option("--name", metavar="NAME", help="Its name; default: that of FILE.")
-def put(session: Session, file: Path, media_type: str | None, name: str | None) -> None:
+def put(session: CliSession, file: Path, media_type: str | None, name: str | None) -> None:
     """Store FILE, or stdin for -, as an artifact, and print its address.
 
     Tools take the address; `tavern tools call ID NAME=@FILE` does both at once.
@@ -115,7 +115,7 @@ def put_file(
 
 @artifacts.command()
 @click.argument("artifact", metavar="ID")
-def remove(session: Session, artifact: str) -> None:
+def remove(session: CliSession, artifact: str) -> None:
     """Delete an artifact before it expires."""
     session.host().artifacts.remove(artifact)
     session.show({"removed": artifact}, f"{artifact} was deleted")

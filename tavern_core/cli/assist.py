@@ -13,7 +13,7 @@ from tavern_core.cli.assist_backups import PreviousVersions
 from tavern_core.cli.errors import FAILED, INVALID, ReportedExit, print_problem
 from tavern_core.cli.output import write
 from tavern_core.cli.prompts import alone, has_person, read_line
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.errors import StateDamaged, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _YES: Final = ("y", "yes", "是")
 @click.option("--dry-run", is_flag=True, help="Only show the change.")
 @click.option("--output", "-o", metavar="FILE", help="Write the changed workflow there; leave FILE as it is.")
 @click.option("--undo", is_flag=True, help="Undo the last change of FILE: `tavern assist --undo FILE`.")
-def assist(session: Session, /, words: tuple[str, ...], undo: bool, **options: Any) -> None:
+def assist(session: CliSession, /, words: tuple[str, ...], undo: bool, **options: Any) -> None:
     """Change a workflow in your own words, with a language model.
 
     `tavern assist "summarize the text first" flow.json` checks the change, shows it, and applies it after your consent. A file that does not
@@ -61,7 +61,7 @@ def assist(session: Session, /, words: tuple[str, ...], undo: bool, **options: A
     _propose(session, request[0], file, options)
 
 
-def _propose(session: Session, request: str, file: str, options: Mapping[str, Any]) -> None:
+def _propose(session: CliSession, request: str, file: str, options: Mapping[str, Any]) -> None:
     """Show a change, and write it if the person agrees."""
     host = session.host()
     path = _path(host, file)
@@ -100,7 +100,7 @@ def _path(host: Tavern, file: str) -> Path:
     return path.absolute()
 
 
-def _show(session: Session, proposal: Proposal) -> None:
+def _show(session: CliSession, proposal: Proposal) -> None:
     from tavern_core.graph.changes import in_words
 
     if proposal.reason:
@@ -120,7 +120,7 @@ def _show(session: Session, proposal: Proposal) -> None:
         write(sys.stderr, f"{spent.requests} request(s), {spent.input} + {spent.output} tokens{cost}\n")
 
 
-def _refused(session: Session, proposal: Proposal) -> None:
+def _refused(session: CliSession, proposal: Proposal) -> None:
     """Report a proposal without a valid change. Raises ReportedExit."""
     if session.as_json:
         session.out.json({**proposal.to_json(), "file": None, "applied": False})
@@ -147,7 +147,7 @@ def _consents(target: Path) -> bool:
         return (read_line(f"Write {target}? [y/N] ") or "").strip().lower() in _YES
 
 
-def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, is_same: bool) -> None:
+def _apply(session: CliSession, host: Tavern, proposal: Proposal, target: Path, *, is_same: bool) -> None:
     versions = PreviousVersions(session.loaded().home, target)
     before = versions.now()
     if is_same:
@@ -165,7 +165,7 @@ def _apply(session: Session, host: Tavern, proposal: Proposal, target: Path, *, 
         )
 
 
-def _undo(session: Session, file: str) -> None:
+def _undo(session: CliSession, file: str) -> None:
     path = Path(file)
     if not path.exists():
         path = _path(session.host(), file)

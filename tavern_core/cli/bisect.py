@@ -15,7 +15,7 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED, ReportedExit, print_note
 from tavern_core.cli.inputs import POSITIVE
 from tavern_core.cli.output import visible
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.errors import UsageError
 
 VARIABLE: Final = "TAVERN_DISABLE_PLUGINS"
@@ -31,7 +31,7 @@ _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
     metavar="SECONDS",
     help="Count a longer attempt as failed.",
 )
-def bisect(session: Session, words: tuple[str, ...], timeout: float | None) -> None:
+def bisect(session: CliSession, words: tuple[str, ...], timeout: float | None) -> None:
     """Find the plugin that makes a command or a tool call fail.
 
     The command is run several times with different plugins disabled, keeping dependencies; exit code 0 means that it
@@ -104,7 +104,7 @@ def _ask(disabled: Sequence[str]) -> tuple[bool, str]:
     return answer.startswith("b"), "your answer"
 
 
-def _tavern(session: Session) -> list[str]:
+def _tavern(session: CliSession) -> list[str]:
     """This program with its global options."""
     line = [sys.executable, "-m", "tavern_core"]
     for option, value in (("--config", session.config), ("--home", session.home)):

@@ -14,7 +14,7 @@ from tavern_core.cli.errors import failed_call, print_note
 from tavern_core.cli.inputs import json_arguments, named, separated
 from tavern_core.cli.output import json_text
 from tavern_core.cli.run_display import print_questions
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.errors import CallError, PluginError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _NOT_WITH_COMMIT: Final = {"dry_run": "--dry-run", "job": "--job", "trace": "--t
 @click.option("--key", metavar="KEY", help="Idempotency key: equal calls with the same key run once.")
 @click.option("--purpose", default="", metavar="TEXT", help="The reason, for the audit log.")
 def call(
-    session: Session, /, tool: str, words: tuple[str, ...], given: tuple[str, ...], json_args: str | None,
+    session: CliSession, /, tool: str, words: tuple[str, ...], given: tuple[str, ...], json_args: str | None,
     permissions: str | None, profile: str | None, token: str | None, key: str | None, purpose: str, **how: Any,
 ) -> None:  # fmt: skip
     """Call a tool: `tavern tools call text:count text="one two" unit=words`.
@@ -76,7 +76,7 @@ def call(
     _show(session, result)
 
 
-def _show(session: Session, result: ToolResult) -> None:
+def _show(session: CliSession, result: ToolResult) -> None:
     """Print a result; that of a job when it has ended."""
     if result.job is not None and result.status == "job" and not _questions(result):  # it would end with this process
         result = _followed(session, result.job)
@@ -125,7 +125,7 @@ def caller(permissions: str | None, profile: str | None) -> CallContext | None:
     return CallContext(permissions=names, principal=f"user:{user}", user_id=user, profile=profile)
 
 
-def _followed(session: Session, job: str) -> ToolResult:
+def _followed(session: CliSession, job: str) -> ToolResult:
     """What a call that became a job came to. One that asks something ends the command, and can be resumed."""
     from tavern_core.cli.jobs import waits_for_an_answer, watched
 
@@ -143,7 +143,7 @@ def _questions(result: ToolResult) -> Sequence[Mapping[str, Any]]:
     return result.value.get("questions") or () if isinstance(result.value, Mapping) else ()
 
 
-def _show_value(session: Session, result: ToolResult) -> None:
+def _show_value(session: CliSession, result: ToolResult) -> None:
     if result.status == "job":
         session.out.text(f"job {result.job}")
         print_questions(str(result.job), _questions(result))

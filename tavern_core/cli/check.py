@@ -11,7 +11,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.errors import INVALID, NOTHING_FOUND, ReportedExit, print_note, show_finding
-from tavern_core.cli.session import Command, Session, command
+from tavern_core.cli.session import CliCommand, CliSession, command
 from tavern_core.errors import Finding, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.safe_printing import and_more
@@ -19,13 +19,13 @@ from tavern_core.model.safe_printing import and_more
 if TYPE_CHECKING:
     from tavern_core.cli.output import Output
     from tavern_core.review.plugin_check import CheckReport
-    from tavern_core.review.trace_record import Traced
+    from tavern_core.review.trace_record import TraceResult
 
 
 _WORDS: Final = "tavern_core.pytest"
 
 
-class _BeforePytest(Command):
+class _BeforePytest(CliCommand):
     """The arguments after ``--`` are for pytest."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -48,7 +48,7 @@ class _BeforePytest(Command):
 @click.pass_context
 def check(
     ctx: click.Context,
-    session: Session,
+    session: CliSession,
     target: str,
     write: bool,
     probing: bool,
@@ -85,7 +85,7 @@ def check(
         raise ReportedExit(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
 
 
-def _checked(session: Session, target: str, *, write: bool) -> tuple[CheckReport, tuple[Path, ...]]:
+def _checked(session: CliSession, target: str, *, write: bool) -> tuple[CheckReport, tuple[Path, ...]]:
     """The report; and the files that were written for tools that plugin.yaml does not declare, where that is wanted."""
     from tavern_core import __version__
     from tavern_core.review.plugin_check import check_plugin
@@ -98,7 +98,7 @@ def _checked(session: Session, target: str, *, write: bool) -> tuple[CheckReport
     return check_plugin(target, roots=roots, host_version=__version__), written
 
 
-def _upstream_report(session: Session, name: str) -> CheckReport:
+def _upstream_report(session: CliSession, name: str) -> CheckReport:
     """Whether the entry of an upstream can be used as it is written; nothing is connected to."""
     from tavern_core.review.plugin_check import CheckReport
 
@@ -107,16 +107,16 @@ def _upstream_report(session: Session, name: str) -> CheckReport:
     return CheckReport(name, "", findings)
 
 
-def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
+def _probed(session: CliSession, report: CheckReport) -> Iterator[Finding]:
     """The result of importing the plugin in a separate process; the host itself imports nothing."""
     from tavern_core.review.import_probe import prober
-    from tavern_core.review.probe_result import Import
+    from tavern_core.review.probe_result import PluginImport
 
     folder = Path(report.location)
     if not report.module and not (folder / "__init__.py").is_file():
         return
     seconds = session.loaded().config.limits.import_timeout_ms / 1000
-    found = prober.probe(Import(report.name, report.module, folder), seconds=seconds)
+    found = prober.probe(PluginImport(report.name, report.module, folder), seconds=seconds)
     if found.outcome == "raised":
         hint = "it would fail in a host, too; correct the import"
         yield Finding("ACTIVATION_FAILED", f"importing it raised {found.said}", hint, severity="error")
@@ -148,7 +148,7 @@ def _folder_of(report: CheckReport, wanted: str) -> Path:
     return folder
 
 
-def _show(session: Session, report: CheckReport, written: Sequence[Path], traced: TraceReport | None) -> None:
+def _show(session: CliSession, report: CheckReport, written: Sequence[Path], traced: TraceReport | None) -> None:
     folder = Path(report.location) if report.location else None
     for finding in report.findings:
         show_finding(finding, folder=folder)
@@ -188,7 +188,7 @@ _LAST_LINES: Final = 30
 class TraceReport:
     """The result of a trace."""
 
-    traced: Traced
+    traced: TraceResult
     findings: tuple[Finding, ...]
     block: str
     """The smallest `permissions:` for the observed uses; empty if plugin.yaml is unreadable."""

@@ -15,7 +15,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, ShellComplete, get_completion_class, split_arg_string
 
 from tavern_core.cli.output import one_line
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -57,7 +57,7 @@ class _Bash(BashComplete):
         return f"{item.type},{item.value.removeprefix(stays)}"
 
 
-def shell_completion(shell: str, app: click.Command, session: Session) -> ShellComplete | None:
+def shell_completion(shell: str, app: click.Command, session: CliSession) -> ShellComplete | None:
     """The completion of one shell; None for an unknown shell."""
     made = _Bash if shell == "bash" else get_completion_class(shell)
     return None if made is None else made(app, {"obj": session}, PROGRAM, COMPLETION_VARIABLE)
@@ -70,7 +70,7 @@ def _known(names: Callable[[Tavern, click.Context], Iterable[str | tuple[str, st
     """Completion by names, with or without a description, from a host that activates nothing; none if it cannot be opened."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-        session = ctx.ensure_object(Session)
+        session = ctx.ensure_object(CliSession)
         logging.disable(logging.CRITICAL)
         try:
             found = [(name, "") if isinstance(name, str) else name for name in names(session.host("none"), ctx)]

@@ -17,11 +17,11 @@ from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note, prin
 from tavern_core.cli.inputs import read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import ConfigInvalid, SettingsInvalid, UsageError
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.config.configuration import ConfigFiles, LoadedConfig, ShownValue
+    from tavern_core.kernel.config.configuration import ConfigFiles, LoadedConfig, MaskedValue
 
 SETTINGS: Final = "extensions."
 _TEXT: Final = {"ignore_unknown_options": True}
@@ -36,7 +36,7 @@ def config() -> None:
 @config.command()
 @click.argument("prefix", default="")
 @click.option("--origin", is_flag=True, help="Show where each value comes from.")
-def show(session: Session, prefix: str, origin: bool) -> None:
+def show(session: CliSession, prefix: str, origin: bool) -> None:
     """Show every value whose key starts with PREFIX, secrets masked."""
     rows = [row for row in _all(session) if _is_below(row["key"], prefix)]
     session.out.result(rows)
@@ -52,7 +52,7 @@ def show(session: Session, prefix: str, origin: bool) -> None:
 @config.command()
 @click.argument("key")
 @click.option("--origin", is_flag=True, help="Show where the value comes from.")
-def get(session: Session, key: str, origin: bool) -> None:
+def get(session: CliSession, key: str, origin: bool) -> None:
     """Print one value, or a whole section as JSON; exit code 5 if there is no such key."""
     row = _find(session, key)
     session.out.result(row)
@@ -66,7 +66,7 @@ def get(session: Session, key: str, origin: bool) -> None:
 @click.argument("key")
 @click.argument("value", required=False)
 @click.option("--user", "to_user", is_flag=True, help="Write to the user's config.yaml, not to the project's file.")
-def set_(session: Session, key: str, value: str | None, to_user: bool) -> None:
+def set_(session: CliSession, key: str, value: str | None, to_user: bool) -> None:
     """Set one value. With - as VALUE, it is read from stdin. Without VALUE, the command asks for it; secrets are not shown."""
     if key.startswith(SETTINGS):
         row = _set_setting(session, key, value)
@@ -80,7 +80,7 @@ def set_(session: Session, key: str, value: str | None, to_user: bool) -> None:
 @click.option(
     "--user", "to_user", is_flag=True, help="Remove it from the user's config.yaml, not from the project's file."
 )
-def unset(session: Session, key: str, to_user: bool) -> None:
+def unset(session: CliSession, key: str, to_user: bool) -> None:
     """Remove one value, so that the value of the next lower layer applies; exit code 5 if there was none."""
     if key.startswith(SETTINGS):
         host = session.host()
@@ -107,7 +107,7 @@ def unset(session: Session, key: str, to_user: bool) -> None:
 
 
 @config.command()
-def path(session: Session) -> None:
+def path(session: CliSession) -> None:
     """Print where configuration, settings, lock file and state are."""
     from tavern_core.kernel.plugins.lock_check import lock_path
 
@@ -126,7 +126,7 @@ def path(session: Session) -> None:
 # Reading ---------------------------------------------------------------------------------------------------------------
 
 
-def _all(session: Session) -> list[dict[str, Any]]:
+def _all(session: CliSession) -> list[dict[str, Any]]:
     """Every value of the host, then every setting."""
     from tavern_core.kernel.config import configuration
 
@@ -137,7 +137,7 @@ def _all(session: Session) -> list[dict[str, Any]]:
     return host + [{name: row[name] for name in names} for row in described]
 
 
-def _find(session: Session, key: str) -> dict[str, Any]:
+def _find(session: CliSession, key: str) -> dict[str, Any]:
     """The value of a key, or a section with everything below it."""
     from tavern_core.kernel.config.config_key_lookup import key_path, put
 
@@ -163,7 +163,7 @@ def _is_below(key: str, prefix: str) -> bool:
     return not prefix or key == prefix or key.startswith(prefix if prefix.endswith(".") else f"{prefix}.")
 
 
-def _unknown(session: Session, key: str) -> NoReturn:
+def _unknown(session: CliSession, key: str) -> NoReturn:
     from tavern_core.model.nearest import did_you_mean
 
     reason, fix = session.host("none").settings.withheld(_plugin_of(key)) if key.startswith(SETTINGS) else ("", "")
@@ -179,7 +179,7 @@ def _unknown(session: Session, key: str) -> NoReturn:
     raise ReportedExit(NOTHING_FOUND)
 
 
-def _row(shown: ShownValue) -> dict[str, Any]:
+def _row(shown: MaskedValue) -> dict[str, Any]:
     return {"key": shown.key, "value": shown.value, "origin": shown.origin}
 
 
@@ -190,7 +190,7 @@ def _written(value: Any) -> str:
 # Changing --------------------------------------------------------------------------------------------------------------
 
 
-def _set_setting(session: Session, key: str, value: str | None) -> dict[str, Any]:
+def _set_setting(session: CliSession, key: str, value: str | None) -> dict[str, Any]:
     """Through the settings store: granted hooks run, and the value is checked."""
     host = session.host()
     rows = {row.key: row for row in host.describe_settings()}
@@ -210,7 +210,7 @@ def _plugin_of(key: str) -> str:
     return key.removeprefix(SETTINGS).partition(".")[0]
 
 
-def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[str, Any]:
+def _set_config(session: CliSession, key: str, text: str, to_user: bool) -> dict[str, Any]:
     from tavern_core.kernel.config import configuration
     from tavern_core.kernel.config.config_key_lookup import key_path
     from tavern_core.kernel.config.environment import value_from_text
@@ -233,13 +233,13 @@ def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[st
     return _row(shown)
 
 
-def _files(session: Session) -> ConfigFiles:
+def _files(session: CliSession) -> ConfigFiles:
     from tavern_core.kernel.config import configuration
 
     return configuration.files(session.config, home=session.home)
 
 
-def _target(session: Session, to_user: bool) -> Path:
+def _target(session: CliSession, to_user: bool) -> Path:
     """The file to change. Raises UsageError: it is a pyproject.toml, which is not edited (USAGE)."""
     files = _files(session)
     file = files.user if to_user or files.project is None else files.project

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core.cli.errors import FAILED, INVALID, ReportedExit
 from tavern_core.cli.output import shorten
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.errors import ERROR_CODES, ProfileInvalid, StateDamaged, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.plugin_status import Diagnostic
@@ -46,7 +46,7 @@ _WIDTH: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class CheckResult:
     """The result of one check."""
 
     what: str
@@ -59,7 +59,7 @@ class Examination:
 
 
 @command()
-def doctor(session: Session) -> None:
+def doctor(session: CliSession) -> None:
     """Report problems and their repairs.
 
     Checks the host, every plugin and the audit log. Exit code 4 if a plugin failed or one of its files is wrong, 1 if something else is broken.
@@ -120,14 +120,14 @@ def _row(status: PluginStatus, reports: Iterable[Diagnostic]) -> tuple[str, ...]
     return status.name, status.version, status.state, shorten(reason, _WIDTH), fix_of(status, reports)
 
 
-def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
+def _about_host(session: CliSession, host: Tavern) -> Iterator[CheckResult]:
     from tavern_core import __version__
 
-    yield Examination("python", "ok", f"{platform.python_version()} at {sys.executable}")
-    yield Examination("tavern-core", "ok", __version__)
+    yield CheckResult("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    yield CheckResult("tavern-core", "ok", __version__)
     yield _extras()
     loaded = session.loaded()
-    yield Examination("configuration", "ok", str(loaded.project_file or "no project file; defaults"))
+    yield CheckResult("configuration", "ok", str(loaded.project_file or "no project file; defaults"))
     yield _home(loaded.home)
     if host.config.state.store not in ("sqlite", "memory"):
         yield _server(host)
@@ -140,34 +140,34 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
     yield from _isolation(host)
 
 
-def _extras() -> Examination:
+def _extras() -> CheckResult:
     """The optional parts of the package, and what the missing ones would add."""
     missing = {name: use for name, (modules, use) in EXTRAS.items() if not all(find_spec(module) for module in modules)}
     installed = ", ".join(name for name in EXTRAS if name not in missing) or "none"
     found = f"{installed}; not installed: {', '.join(missing)}" if missing else installed
-    return Examination(
+    return CheckResult(
         "extras", "ok", found, "; ".join(f"pip install 'tavern-core[{name}]' {use}" for name, use in missing.items())
     )
 
 
-def _home(home: Path) -> Examination:
+def _home(home: Path) -> CheckResult:
     if not os.access(home, os.W_OK | os.X_OK):
-        return Examination(
+        return CheckResult(
             "state folder", "error", f"{home} cannot be written", "correct its permissions, or use --home"
         )
-    return Examination("state folder", "ok", str(home))
+    return CheckResult("state folder", "ok", str(home))
 
 
-def _server(host: Tavern) -> Examination:
+def _server(host: Tavern) -> CheckResult:
     """The Redis server that holds keys, approvals, jobs and rates."""
     try:
         host.jobs.list(most=1)
     except StateDamaged as error:
-        return Examination("state.store", "error", error.message, error.hint)
-    return Examination("state.store", "ok", "the Redis server answers")
+        return CheckResult("state.store", "error", error.message, error.hint)
+    return CheckResult("state.store", "ok", "the Redis server answers")
 
 
-def _lock(session: Session) -> Examination:
+def _lock(session: CliSession) -> CheckResult:
     from tavern_core.kernel.grants.grant_store import GrantStore
     from tavern_core.kernel.plugins.lock_check import lock_path
 
@@ -175,63 +175,63 @@ def _lock(session: Session) -> Examination:
     grants = GrantStore(path).read()
     if grants.findings:
         first = grants.findings[0]
-        return Examination("lock file", "error" if grants.is_damaged else "warning", str(first), first.hint)
-    return Examination("lock file", "ok", f"{path}: {len(grants.records)} plugins decided on")
+        return CheckResult("lock file", "error" if grants.is_damaged else "warning", str(first), first.hint)
+    return CheckResult("lock file", "ok", f"{path}: {len(grants.records)} plugins decided on")
 
 
-def _log(home: Path, *, is_on: bool) -> Examination:
+def _log(home: Path, *, is_on: bool) -> CheckResult:
     from tavern_core.kernel.log import verify as log_verify
     from tavern_core.kernel.log.log_files import audit_log
 
     if not is_on:
-        return Examination("audit log", "warning", "switched off", "set audit.enabled: true")
+        return CheckResult("audit log", "warning", "switched off", "set audit.enabled: true")
     path = audit_log(home)
     size = sum(file.lstat().st_size for file in path.parent.glob("audit*.jsonl")) if path.parent.is_dir() else 0
     if size > LARGEST_LOG_CHECKED:
-        return Examination("audit log", "ok", f"{path}: {size:,} bytes, not verified here", "tavern logs verify")
+        return CheckResult("audit log", "ok", f"{path}: {size:,} bytes, not verified here", "tavern logs verify")
     try:
         report = log_verify.verify(path)
     except TavernError as error:
-        return Examination("audit log", "error", error.message, error.hint)
+        return CheckResult("audit log", "error", error.message, error.hint)
     if not report.ok:
-        return Examination("audit log", "error", f"{len(report.problems)} corrupt lines", "tavern logs verify")
-    return Examination("audit log", "ok", f"{path}: {report.records} records, chain intact")
+        return CheckResult("audit log", "error", f"{len(report.problems)} corrupt lines", "tavern logs verify")
+    return CheckResult("audit log", "ok", f"{path}: {report.records} records, chain intact")
 
 
-def _settings(host: Tavern) -> Iterator[Examination]:
+def _settings(host: Tavern) -> Iterator[CheckResult]:
     for finding in host.settings.findings():
-        yield Examination("settings", "error" if finding.severity == "error" else "warning", str(finding), finding.hint)
+        yield CheckResult("settings", "error" if finding.severity == "error" else "warning", str(finding), finding.hint)
 
 
-def _upstreams(host: Tavern) -> Iterator[Examination]:
+def _upstreams(host: Tavern) -> Iterator[CheckResult]:
     """Entries that no adapter can use as they are written, and those that speak of tools that there are not."""
     for name, flaw in host.upstreams.flaws().items():
         found = flaw.findings[0].located if flaw.findings else flaw.message
-        yield Examination(f"upstream {name}", "error", found, flaw.hint)
+        yield CheckResult(f"upstream {name}", "error", found, flaw.hint)
     for name in host.upstreams:
         for what, hint in host.upstreams.unknown_overrides(name).items():
-            yield Examination(f"upstream {name}", "warning", what, hint)
+            yield CheckResult(f"upstream {name}", "warning", what, hint)
 
 
-def _workflows(host: Tavern) -> Iterator[Examination]:
+def _workflows(host: Tavern) -> Iterator[CheckResult]:
     """Unreadable workflow files; the doctor does not check the others."""
     for id_, error in host.workflows.broken().items():
-        yield Examination("workflows", "error", error.message, error.hint or f"tavern workflows check {id_}")
+        yield CheckResult("workflows", "error", error.message, error.hint or f"tavern workflows check {id_}")
 
 
-def _profiles(host: Tavern) -> Iterator[Examination]:
+def _profiles(host: Tavern) -> Iterator[CheckResult]:
     """Agent profiles in files: those that cannot be used, and fields that mean nothing."""
     for name in host.agents.profiles():
         try:
             findings = host.agents.check(name)
         except ProfileInvalid as error:
-            yield Examination(f"profile {name}", "error", error.message, error.hint)
+            yield CheckResult(f"profile {name}", "error", error.message, error.hint)
             continue
         for finding in findings:
-            yield Examination(f"profile {name}", "warning", finding.located, finding.hint)
+            yield CheckResult(f"profile {name}", "warning", finding.located, finding.hint)
 
 
-def _isolation(host: Tavern) -> Iterator[Examination]:
+def _isolation(host: Tavern) -> Iterator[CheckResult]:
     """Each layer of the box for scripts, code and isolated plugins."""
     from tavern_core.box.layer_probe import available_layers
     from tavern_core.box.policy import LAYERS
@@ -239,11 +239,11 @@ def _isolation(host: Tavern) -> Iterator[Examination]:
     config = host.config.isolation
     if config.level == "none":
         fix = "`isolation: {level: required}` in tavern.yaml, or leave the level out"
-        yield Examination("isolation", "warning", "switched off: programs of plugins run without a box", fix)
+        yield CheckResult("isolation", "warning", "switched off: programs of plugins run without a box", fix)
         return
     for layer, why in available_layers().items():
         if layer in config.without:
-            yield Examination(
+            yield CheckResult(
                 f"isolation: {layer}",
                 "warning",
                 "switched off",
@@ -251,9 +251,9 @@ def _isolation(host: Tavern) -> Iterator[Examination]:
             )
         elif why:
             fix = "programs that require a complete box are refused; `isolation: {level: best-effort}` in tavern.yaml allows them"
-            yield Examination(f"isolation: {layer}", "warning", f"missing: {why}", fix)
+            yield CheckResult(f"isolation: {layer}", "warning", f"missing: {why}", fix)
         else:
-            yield Examination(f"isolation: {layer}", "ok", LAYERS[layer])
+            yield CheckResult(f"isolation: {layer}", "ok", LAYERS[layer])
 
 
 def _hidden(host: Tavern) -> list[str]:
@@ -306,7 +306,7 @@ def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
             yield Diagnostic("TOOLS_UNDECLARED", message, status.name, hint, "info")
 
 
-def _show(session: Session, looked: list[Examination], known: Any, hidden: Any, reports: Any) -> None:
+def _show(session: CliSession, looked: list[CheckResult], known: Any, hidden: Any, reports: Any) -> None:
     out = session.out
     out.table(("host", "state", "found", "fix"), [(e.what, e.verdict, e.found, e.fix) for e in looked])
     if known:

@@ -14,7 +14,7 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import DENIED, ReportedExit, print_note, print_problem
 from tavern_core.cli.plugin_status_lookup import status_of
 from tavern_core.cli.review import HEADINGS, nothing_asked, request_rows, sentence_of
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @command()
 @click.argument("name", shell_complete=completion.plugins)
 @click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
-def grant(session: Session, name: str, permissions: tuple[str, ...]) -> None:
+def grant(session: CliSession, name: str, permissions: tuple[str, ...]) -> None:
     """Grant what a plugin requests.
 
     Shows the requests by risk. Without PERMISSIONS, it asks about each on a terminal, and refuses (exit code 3) elsewhere.
@@ -45,7 +45,7 @@ def grant(session: Session, name: str, permissions: tuple[str, ...]) -> None:
 @command()
 @click.argument("name", shell_complete=completion.plugins)
 @click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
-def revoke(session: Session, name: str, permissions: tuple[str, ...]) -> None:
+def revoke(session: CliSession, name: str, permissions: tuple[str, ...]) -> None:
     """Revoke the named grants, or all of them. They are refused from now on."""
     host = session.host("none", deciding=True)
     status_of(host, name)

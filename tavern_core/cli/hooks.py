@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli import completion
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.errors import HookNotFound
 from tavern_core.model.nearest import did_you_mean
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     help="Only hooks that this plugin implements or requests.",
     shell_complete=completion.plugins,
 )
-def hooks(session: Session, name: str | None, plugin: str | None) -> None:
+def hooks(session: CliSession, name: str | None, plugin: str | None) -> None:
     """List the hooks and who implements them, in the order in which they run.
 
     Plugins that request a hook and do not run it are listed last, with the reason. The contributions of an inactive plugin
@@ -94,7 +94,7 @@ def _shown(row: dict[str, Any]) -> str:
     return row["plugin"] if row["state"] == "runs" else f"{row['plugin']} ({row['state']})"
 
 
-def _show_hook(session: Session, hook: Hook, rows: list[dict[str, Any]]) -> None:
+def _show_hook(session: CliSession, hook: Hook, rows: list[dict[str, Any]]) -> None:
     """One hook: its contract, and who implements it."""
     session.out.text(hook.contract + "\n")
     session.out.facts([(key, getattr(hook, key)) for key in ("kind", "permissions", "section", "arguments")])

@@ -13,7 +13,7 @@ import click
 from tavern_core.cli.errors import ReportedExit, exit_code_of, failed_call, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import JobNotFound, UsageError
 from tavern_core.model.job import JOB_STATUSES
 from tavern_core.schema.json_reader import json_or_text
@@ -37,7 +37,7 @@ def jobs() -> None:
 @click.option("--status", type=click.Choice(JOB_STATUSES), multiple=True, help="Only in this status; may be repeated.")
 @click.option("--tool", default="", metavar="ID", help="Only calls of this tool.")
 @click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N.")
-def list_(session: Session, status: tuple[str, ...], tool: str, last: int) -> None:
+def list_(session: CliSession, status: tuple[str, ...], tool: str, last: int) -> None:
     """List jobs and runs of workflows, newest first."""
     found = session.host().jobs.list(status=status, tool=tool, most=last)
     now = time.time()
@@ -50,7 +50,7 @@ def list_(session: Session, status: tuple[str, ...], tool: str, last: int) -> No
 
 @jobs.command()
 @click.argument("job", metavar="ID")
-def show(session: Session, job: str) -> None:
+def show(session: CliSession, job: str) -> None:
     """Show one job and its result."""
     store = session.host().jobs
     found = store.find(job)
@@ -79,7 +79,7 @@ def show(session: Session, job: str) -> None:
 
 @jobs.command()
 @click.argument("job", metavar="ID")
-def cancel(session: Session, job: str) -> None:
+def cancel(session: CliSession, job: str) -> None:
     """Cancel a job in any process."""
     asked = session.host().jobs.cancel(job)
     session.show({"jobId": job, "cancelled": asked}, f"{job} was asked to end" if asked else f"{job} has ended already")
@@ -89,7 +89,7 @@ def cancel(session: Session, job: str) -> None:
 @click.argument("job", metavar="ID")
 @click.argument("value", metavar="VALUE")
 @click.option("--question", default="", metavar="ID", help="Which question, if there are several.")
-def answer(session: Session, job: str, value: str, question: str) -> None:
+def answer(session: CliSession, job: str, value: str, question: str) -> None:
     """Answer the question of a job: `tavern jobs answer job-… true`.
 
     VALUE is JSON, or text.
@@ -111,14 +111,14 @@ def answer(session: Session, job: str, value: str, question: str) -> None:
 
 @jobs.command()
 @click.argument("job", metavar="ID")
-def watch(session: Session, job: str) -> None:
+def watch(session: CliSession, job: str) -> None:
     """Follow a job until it is over or asks a question; the exit code is that of its error."""
     _follow(session, job)
 
 
 @jobs.command()
 @click.argument("job", metavar="ID")
-def resume(session: Session, job: str) -> None:
+def resume(session: CliSession, job: str) -> None:
     """Resume a job whose process has ended, and follow it.
 
     Possible for a job that had not begun, that waits for approval or an answer, or that may safely run twice, and for runs of workflows.
@@ -128,7 +128,7 @@ def resume(session: Session, job: str) -> None:
     _follow(session, job)
 
 
-def _follow(session: Session, job: str) -> None:
+def _follow(session: CliSession, job: str) -> None:
     store = session.host().jobs
     say = None if session.as_json else print_note
     found = watched(session, job, say)
@@ -142,7 +142,7 @@ def _follow(session: Session, job: str) -> None:
         raise failed_call(result.error, as_json=session.as_json)
 
 
-def watched(session: Session, job: str, say: Callable[[str], None] | None) -> Job:
+def watched(session: CliSession, job: str, say: Callable[[str], None] | None) -> Job:
     """Follow a job until it is over or asks a question; the job as it is then.
 
     Args:

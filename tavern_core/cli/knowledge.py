@@ -9,7 +9,7 @@ import click
 from tavern_core.cli.errors import show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten, visible
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 
 if TYPE_CHECKING:
     from tavern_core.kernel.knowledge.knowledge import KnowledgeState
@@ -24,7 +24,7 @@ def knowledge() -> None:
 
 
 @knowledge.command("list")
-def list_(session: Session) -> None:
+def list_(session: CliSession) -> None:
     """List the knowledge bases with their size, and what in them cannot be read."""
     found = session.host("none").knowledge.list()
     for finding in () if session.as_json else (finding for state in found for finding in state.findings):
@@ -45,7 +45,7 @@ def list_(session: Session) -> None:
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 50), default=5, show_default=True, help="Maximum number of passages."
 )
-def search(session: Session, query: str, bases: tuple[str, ...], limit: int) -> None:
+def search(session: CliSession, query: str, bases: tuple[str, ...], limit: int) -> None:
     """Find passages with words, or print the section that a citation (kb:...) names."""
     known = session.host("none").knowledge
     found = known.read(query) if query.startswith("kb:") else known.search(query, bases or None, limit)

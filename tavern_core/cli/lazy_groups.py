@@ -12,7 +12,7 @@ from tavern_core.cli.session import command
 from tavern_core.model.nearest import did_you_mean
 
 
-class Lazy(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command that is not imported yet."""
 
     module: str
@@ -30,7 +30,7 @@ class Group(click.Group):
     """
 
     def __init__(
-        self, *args: Any, lazy: Mapping[str, Lazy] | None = None, default: str | None = None, **kwargs: Any
+        self, *args: Any, lazy: Mapping[str, LazyCommand] | None = None, default: str | None = None, **kwargs: Any
     ) -> None:
         kwargs.setdefault("no_args_is_help", default is None)
         super().__init__(*args, **kwargs)

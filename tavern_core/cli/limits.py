@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 
 _COLUMNS: Final = ("limit", "rate", "used", "at a time", "retries", "times", "cache", "breaker")
 _TIMES: Final = (("attemptMs", "attempt"), ("idleMs", "idle"), ("inlineMs", "job after"))
 
 
 @command()
-def limits(session: Session) -> None:
+def limits(session: CliSession) -> None:
     """Show every limit of tavern.yaml and of tools, and how much of each rate is used."""
     found = [one.to_json() for one in session.host().limits.list()]
     session.show_list(found, _COLUMNS, _row, empty="no limits; see limits in tavern.yaml")

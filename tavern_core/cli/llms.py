@@ -11,7 +11,7 @@ from tavern_core.cli.errors import ReportedExit, exit_code_of, show_call_error
 from tavern_core.cli.inputs import json_arguments, read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.contract.llm import answer_json
 from tavern_core.errors import CallError
 
@@ -27,7 +27,7 @@ def llms() -> None:
 
 
 @llms.command("list")
-def list_(session: Session) -> None:
+def list_(session: CliSession) -> None:
     """List all language models: those of tavern.yaml and of plugins."""
     found = session.host().llms.describe()
     session.show_list(found, _COLUMNS, _row, empty="no language models; docs/llms.md says how to add one")
@@ -39,7 +39,7 @@ def list_(session: Session) -> None:
 @click.option("--system", default="", metavar="TEXT", help="How the model should behave.")
 @click.option("--options", metavar="JSON|@FILE", help='Options of the request: {"temperature": 0, "max_tokens": 100}.')
 @click.option("--stream", is_flag=True, help="Print the answer while it arrives; with --json, one line for each piece.")
-def try_(session: Session, model: str, prompt: str, system: str, options: str | None, stream: bool) -> None:
+def try_(session: CliSession, model: str, prompt: str, system: str, options: str | None, stream: bool) -> None:
     """Ask a model once: `tavern llms try local "Say hello"`. `-` reads the prompt from stdin."""
     host = session.host()
     messages = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli.errors import FAILED, ReportedExit, nothing_found, print_note, print_problem
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.grants import GrantRecord
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @command()
 @click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 if the file is out of date.")
 @click.option("--prune", is_flag=True, help="Remove decisions about plugins that are not installed.")
-def lock(session: Session, only_check: bool, prune: bool) -> None:
+def lock(session: CliSession, only_check: bool, prune: bool) -> None:
     """Record every installed plugin in the lock file, and print the file.
 
     It records version, plugin.yaml and code. It grants nothing.

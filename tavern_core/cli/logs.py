@@ -13,7 +13,7 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED, NOTHING_FOUND, ReportedExit, print_problem
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, shorten
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tavern_core.kernel.log.statistics import ToolStatistics
     from tavern_core.kernel.log.story import CallStory
 
-Record = dict[str, Any]
+LogLine = dict[str, Any]
 _COLUMNS: Final = ("seq", "time", "type", "call", "what")
 _NOT_SAID: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
 _IN_SHORT: Final = frozenset({"reason", "by", "error", "durationMs", "ok", "status", "diff"})
@@ -35,7 +35,7 @@ _BARS: Final = " ▁▂▃▄▅▆▇█"
 _FOLLOW_SECONDS: Final = 0.25
 
 
-def audit_log(session: Session) -> AuditLog:
+def audit_log(session: CliSession) -> AuditLog:
     """The audit log of the state folder."""
     from tavern_core.kernel.log.audit_log_queries import AuditLog
 
@@ -65,7 +65,7 @@ _call = click.option("--call", "call_id", metavar="ID", help="Only records of th
 @_call
 @click.option("--follow", "-f", is_flag=True, help="Continue with new records; ends with Ctrl-C.")
 def show(
-    session: Session, last: int, everything: bool, types: tuple[str, ...], call_id: str | None, follow: bool
+    session: CliSession, last: int, everything: bool, types: tuple[str, ...], call_id: str | None, follow: bool
 ) -> None:
     """Show the newest records, oldest first."""
     log, wanted = audit_log(session), {t.upper() for t in types}
@@ -81,7 +81,7 @@ def show(
 @logs.command()
 @_types
 @_call
-def tail(session: Session, types: tuple[str, ...], call_id: str | None) -> None:
+def tail(session: CliSession, types: tuple[str, ...], call_id: str | None) -> None:
     """Show the newest ten records, then new ones until Ctrl-C."""
     log, wanted = audit_log(session), {t.upper() for t in types}
     found = [r.to_json() for r in log.records(*wanted, last=10, call_id=call_id)]
@@ -91,7 +91,7 @@ def tail(session: Session, types: tuple[str, ...], call_id: str | None) -> None:
 @logs.command()
 @click.argument("tool", metavar="[TOOL]", required=False, default="", shell_complete=completion.tools)
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N records; default: all.")
-def stats(session: Session, tool: str, last: int | None) -> None:
+def stats(session: CliSession, tool: str, last: int | None) -> None:
     """Show calls, failures and times of tools, with a histogram."""
     found = audit_log(session).statistics(tool, last=last)
     if tool and found and not session.as_json:
@@ -107,7 +107,7 @@ def _stats_row(one: ToolStatistics) -> tuple[Any, ...]:
     return one.tool, one.calls, one.failed, one.denied, one.retries, *times, _spark(one.histogram)
 
 
-def _show_times(session: Session, one: ToolStatistics) -> None:
+def _show_times(session: CliSession, one: ToolStatistics) -> None:
     from tavern_core.kernel.log.statistics import BUCKETS_MS
 
     failures = ", ".join(f"{count} {kind}" for kind, count in one.errors.items())
@@ -145,7 +145,7 @@ def _ms(value: float) -> str:
 @click.option(
     "--first", type=click.IntRange(1), default=1, metavar="N", help="Number of the first record that must exist."
 )
-def verify(session: Session, first: int) -> None:
+def verify(session: CliSession, first: int) -> None:
     """Check that no record of the log was changed.
 
     Exit code 1 if one was.
@@ -169,7 +169,7 @@ def verify(session: Session, first: int) -> None:
 
 @logs.command()
 @click.argument("call_id", metavar="CALL_ID")
-def explain(session: Session, call_id: str) -> None:
+def explain(session: CliSession, call_id: str) -> None:
     """Explain one call: who made it and why, who changed or refused it, what it called.
 
     Exit code 5 if there are no records of it.
@@ -184,7 +184,7 @@ def explain(session: Session, call_id: str) -> None:
     _print_story(session, reported)
 
 
-def _print_story(session: Session, reported: CallStory) -> None:
+def _print_story(session: CliSession, reported: CallStory) -> None:
     """A summary of the call, then its records with further data."""
     out = session.out
     by = f"by {reported.by or 'the host'}" if reported.outcome == "refused" else ""
@@ -212,7 +212,7 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return str(row.get("plugin")), str(row.get("path")), before, after
 
 
-def _follow(session: Session, path: Path, found: list[Record], types: set[str], call_id: str | None) -> None:
+def _follow(session: CliSession, path: Path, found: list[LogLine], types: set[str], call_id: str | None) -> None:
     """Print one record per line, and continue with new ones. A rotated log continues in its new file."""
     from tavern_core.kernel.log import reader as log_reader
 
@@ -227,7 +227,7 @@ def _follow(session: Session, path: Path, found: list[Record], types: set[str], 
         time.sleep(_FOLLOW_SECONDS)
 
 
-def _newer(path: Path, seq: int) -> list[Record]:
+def _newer(path: Path, seq: int) -> list[LogLine]:
     """Records after number `seq`; read backwards from the end of the log, only as far as needed."""
     from tavern_core.kernel.log import reader as log_reader
 
@@ -239,14 +239,14 @@ def _newer(path: Path, seq: int) -> list[Record]:
         count *= 8
 
 
-def _print_line(session: Session, record: Record) -> None:
+def _print_line(session: CliSession, record: LogLine) -> None:
     if session.as_json:
         session.out.json_line(record)
     else:
         session.out.line("  ".join(map(str, _row(record))))
 
 
-def _row(record: Record) -> tuple[Any, ...]:
+def _row(record: LogLine) -> tuple[Any, ...]:
     said = record.get("tool") or record.get("plugin") or ""
     rest = {k: v for k, v in record.items() if k not in _NOT_SAID and k not in ("tool", "requestId")}
     parts = [f"{key}={value if isinstance(value, str) else json_text(value)}" for key, value in rest.items()]

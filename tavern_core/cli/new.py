@@ -13,7 +13,7 @@ import click
 
 from tavern_core import package_location
 from tavern_core.cli.errors import print_note
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.errors import UsageError
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
 from tavern_core.model.nearest import suggestion
@@ -25,7 +25,7 @@ from tavern_core.model.nearest import suggestion
     "--output-dir", "-o", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to create it."
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing; defaults for everything except the name.")
-def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
+def new(session: CliSession, name: str, output_dir: Path, no_input: bool) -> None:
     """Create a new plugin from the template.
 
     NAME is kebab-case: my-plugin. Needs the extra `scaffold`.

@@ -13,7 +13,7 @@ from tavern_core.cli.inputs import json_arguments, named
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.run_display import finished, through, typed_inputs
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import UsageError
 from tavern_core.model.nearest import did_you_mean
 
@@ -32,7 +32,7 @@ def nodes() -> None:
 @nodes.command("list")
 @click.argument("query", required=False, default="")
 @click.option("--category", default="", metavar="NAME", help="Only this category.")
-def list_(session: Session, query: str, category: str) -> None:
+def list_(session: CliSession, query: str, category: str) -> None:
     """List the node types of all plugins; with words, only matching ones."""
     found = session.host().nodes.list(query=query, category=category)
 
@@ -51,7 +51,7 @@ def list_(session: Session, query: str, category: str) -> None:
     "--workflow", metavar="ID|FILE", shell_complete=completion.workflows, help="The workflow that you want to change."
 )
 @click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, metavar="N")
-def find(session: Session, request: str, plan: tuple[str, ...], workflow: str | None, limit: int) -> None:
+def find(session: CliSession, request: str, plan: tuple[str, ...], workflow: str | None, limit: int) -> None:
     """Find the node types that a request may need: `tavern nodes find "translate a web page"`."""
     host = session.host()
     found = host.nodes.retrieve(request, plan=plan, workflow=workflow, limit=limit)
@@ -67,7 +67,7 @@ def find(session: Session, request: str, plan: tuple[str, ...], workflow: str | 
 
 @nodes.command()
 @click.argument("type_", metavar="TYPE", shell_complete=completion.nodes)
-def show(session: Session, type_: str) -> None:
+def show(session: CliSession, type_: str) -> None:
     """Show everything known about a node type."""
     spec = session.host().nodes.get_node(type_)
     session.out.result(spec.to_json())
@@ -90,7 +90,9 @@ def show(session: Session, type_: str) -> None:
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
-def run_(session: Session, type_: str, words: tuple[str, ...], json_args: str | None, permissions: str | None) -> None:
+def run_(
+    session: CliSession, type_: str, words: tuple[str, ...], json_args: str | None, permissions: str | None
+) -> None:
     """Run one node, as a workflow: `tavern nodes run text:Upper text=hello`."""
     host = session.host()
     spec = host.nodes.get_node(type_)

@@ -16,7 +16,7 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.errors import print_note
 from tavern_core.cli.plugin_status_lookup import status_of
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.errors import UsageError
 from tavern_core.model.plugin_status import PluginStatus
 
@@ -26,7 +26,7 @@ _PREFIX: Final = "tavern-plugin-"
 
 @command()
 @click.argument("requirements", metavar="DISTRIBUTION...", nargs=-1, required=True)
-def install(session: Session, requirements: tuple[str, ...]) -> None:
+def install(session: CliSession, requirements: tuple[str, ...]) -> None:
     """Print the pip command that installs plugins; it installs nothing.
 
     Write a distribution as for pip: `tavern-plugin-text`, with extras and version `"tavern-plugin-text[fast]==1.2"`, a folder,
@@ -44,7 +44,7 @@ def install(session: Session, requirements: tuple[str, ...]) -> None:
 
 @command()
 @click.argument("plugins", metavar="PLUGIN...", nargs=-1, required=True, shell_complete=completion.plugins)
-def update(session: Session, plugins: tuple[str, ...]) -> None:
+def update(session: CliSession, plugins: tuple[str, ...]) -> None:
     """Print the pip command that updates plugins; it installs nothing.
 
     PLUGIN is the name of a plugin or of its distribution, with extras and version if they matter: `"text[fast]<2"`.
@@ -106,7 +106,7 @@ def _normal(name: str) -> str:
     return canonicalize_name(name)
 
 
-def _print(session: Session, words: Iterable[str]) -> None:
+def _print(session: CliSession, words: Iterable[str]) -> None:
     command = [*_pip_install(), *words]
     session.show({"command": command, "line": shlex.join(command), "installed": False}, shlex.join(command))
     if (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").is_file() and sys.prefix == sys.base_prefix:

@@ -18,12 +18,12 @@ from tavern_core.model.naming_rules import RESERVED_COMMANDS
 from tavern_core.model.safe_printing import printed
 
 if TYPE_CHECKING:
-    from tavern_core.cli.session import Session
+    from tavern_core.cli.session import CliSession
 
 SECTION = "commands"
 
 
-def declared(session: Session) -> dict[str, str]:
+def declared(session: CliSession) -> dict[str, str]:
     """Command → the plugin that declares it, for plugins that are not disabled. Imports nothing, never raises."""
     if session.safe_mode or session.no_plugins:
         return {}
@@ -37,7 +37,7 @@ DEFAULT_ROOTS: Final = ("plugins",)
 """`plugins.roots` and the other keys of `plugins` if nothing is configured; a test compares them with the model."""
 
 
-def why_missing(session: Session, name: str) -> str:
+def why_missing(session: CliSession, name: str) -> str:
     """Which plugin would add the command, and what to do, if it is disabled; else empty."""
     try:
         plugin = _declared(session, of_disabled=True).get(name, "")
@@ -46,7 +46,7 @@ def why_missing(session: Session, name: str) -> str:
     return f"{plugin}, which adds it, is disabled: see `tavern plugins info {plugin}`" if plugin else ""
 
 
-def _declared(session: Session, *, of_disabled: bool = False) -> dict[str, str]:
+def _declared(session: CliSession, *, of_disabled: bool = False) -> dict[str, str]:
     from tavern_core.kernel.discovery.discovery import discover
 
     home, roots, entry_points, load, disabled = _plugins(session)
@@ -67,7 +67,7 @@ def _declared(session: Session, *, of_disabled: bool = False) -> dict[str, str]:
     return commands
 
 
-def _plugins(session: Session) -> tuple[Path, Collection[str], bool, Collection[str] | None, Collection[str]]:
+def _plugins(session: CliSession) -> tuple[Path, Collection[str], bool, Collection[str] | None, Collection[str]]:
     """The state folder and the keys of `plugins`: roots, entry points, load, disable.
 
     Reading the configuration takes three times as long as the rest of ``tavern --help``; if nothing is configured, it
@@ -84,7 +84,7 @@ def _plugins(session: Session) -> tuple[Path, Collection[str], bool, Collection[
     return loaded.home, plugins.roots, plugins.entry_points, plugins.load, plugins.disable
 
 
-def command(session: Session, name: str) -> click.Command | None:
+def command(session: CliSession, name: str) -> click.Command | None:
     """The click command of a plugin; None if no plugin has one with this name. From then on, stdout belongs to that command.
 
     Raises:

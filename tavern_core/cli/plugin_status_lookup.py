@@ -8,7 +8,7 @@ from tavern_core.errors import PluginNotFound
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.cli.session import Session
+    from tavern_core.cli.session import CliSession
     from tavern_core.host import Tavern
     from tavern_core.model.plugin_status import PluginStatus
     from tavern_core.model.skill import Skill
@@ -22,7 +22,7 @@ def status_of(host: Tavern, name: str) -> PluginStatus:
     raise PluginNotFound(f"there is no plugin {name!r}", hint=hint)
 
 
-def show_change(session: Session, status: PluginStatus | Skill) -> None:
+def show_change(session: CliSession, status: PluginStatus | Skill) -> None:
     """Print the status of a plugin or skill after a change."""
     session.show(status.to_json(), f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
 

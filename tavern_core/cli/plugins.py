@@ -23,7 +23,7 @@ from tavern_core.cli.output import shorten
 from tavern_core.cli.pip_commands import install, update
 from tavern_core.cli.plugin_status_lookup import reason_of, show_change, status_of
 from tavern_core.cli.review import HEADINGS, request_rows, review
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ for _command in (bisect, check, review, grant, revoke, lock, doctor, install, up
 
 @plugins.command("list")
 @click.option("--all", "everything", is_flag=True, help="The host's own plugins too.")
-def list_(session: Session, everything: bool) -> None:
+def list_(session: CliSession, everything: bool) -> None:
     """List the plugins with their state and the reason for it."""
     session.silence()  # problems of a plugin are in its row
     known = session.host("none").plugins.values()
@@ -59,7 +59,7 @@ def list_(session: Session, everything: bool) -> None:
 
 @plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
-def info(session: Session, name: str) -> None:
+def info(session: CliSession, name: str) -> None:
     """Show everything known about one plugin, with its requests and grants."""
     host = session.host("none")
     status = status_of(host, name)
@@ -92,7 +92,7 @@ def info(session: Session, name: str) -> None:
 
 @plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
-def enable(session: Session, name: str) -> None:
+def enable(session: CliSession, name: str) -> None:
     """Enable a disabled plugin, also in running hosts.
 
     Enabling grants nothing: pending requests are shown and stay pending.
@@ -116,7 +116,7 @@ def enable(session: Session, name: str) -> None:
 @plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown where the plugin is listed as disabled.")
-def disable(session: Session, name: str, reason: str) -> None:
+def disable(session: CliSession, name: str, reason: str) -> None:
     """Disable a plugin, also in running hosts, until you enable it again."""
     host = session.host("none")
     status_of(host, name)
@@ -125,7 +125,7 @@ def disable(session: Session, name: str, reason: str) -> None:
 
 @plugins.command()
 @click.argument("name", shell_complete=completion.plugins)
-def reload(session: Session, name: str) -> None:
+def reload(session: CliSession, name: str) -> None:
     """Read the files of a plugin again and activate it.
 
     Exit code 4 if it does not work.
@@ -142,7 +142,7 @@ def reload(session: Session, name: str) -> None:
 @plugins.command()
 @click.argument("names", nargs=-1, shell_complete=completion.plugins)
 @click.option("--all", "everything", is_flag=True, help="Every plugin that may be activated.")
-def activate(session: Session, names: tuple[str, ...], everything: bool) -> None:
+def activate(session: CliSession, names: tuple[str, ...], everything: bool) -> None:
     """Activate plugins now, to test them and to store their tools.
 
     Exit code 4 if one fails.
@@ -182,7 +182,7 @@ def _milliseconds(status: PluginStatus, what: str) -> Any:
 @click.option(
     "--dev", is_flag=True, help="Only the development entries, plugin to file, as JSON: for a vite configuration."
 )
-def assets(session: Session, dev: bool) -> None:
+def assets(session: CliSession, dev: bool) -> None:
     """List the browser files of plugins, with their addresses."""
     found = session.host("none").extensions()
     entries = {e.name: e.dev_entry for e in found if e.dev_entry and e.is_served}

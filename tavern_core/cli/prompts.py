@@ -23,7 +23,7 @@ from tavern_core.errors import InputInvalid
 from tavern_core.model.safe_printing import listed
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.run_options import Question
+    from tavern_core.flow.engine.run_options import NodeQuestion
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 
@@ -34,11 +34,11 @@ _LONGEST_SHOWN: Final = 2_000
 """Characters of the arguments of a call that needs approval."""
 _one_at_a_time = threading.Lock()
 _typed_ahead = bytearray()
-shown: Final[list[Shown]] = []
+shown: Final[list[Redrawable]] = []
 """What is drawn on the terminal now."""
 
 
-class Shown(Protocol):
+class Redrawable(Protocol):
     """A display that is redrawn."""
 
     def pause(self) -> None: ...
@@ -46,7 +46,7 @@ class Shown(Protocol):
     def go_on(self) -> None: ...
 
 
-class Withdrawn(Exception):
+class QuestionWithdrawn(Exception):
     """The answer is not needed any more."""
 
 
@@ -87,7 +87,7 @@ def read_line(text: str, *, is_hidden: bool = False, wake: int | None = None) ->
             ready, _, _ = select.select([source] if wake is None else [source, wake], [], [])
             if wake in ready:
                 _drop_typed(source)
-                raise Withdrawn
+                raise QuestionWithdrawn
             if not (part := os.read(source, 65_536)):
                 _typed_ahead.clear()
                 return None
@@ -149,10 +149,10 @@ def typed(schema: Mapping[str, Any], text: str) -> tuple[Any, str]:
 
 def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Each type that an answer may have, with its part of the schema: unions and references split."""
-    from tavern_core.schema.alternatives_expansion import Root
+    from tavern_core.schema.alternatives_expansion import SchemaRoot
 
     found: dict[str, Mapping[str, Any]] = {}
-    for part in Root(schema).alternatives(schema):
+    for part in SchemaRoot(schema).alternatives(schema):
         kind = part.get("type") if isinstance(part, Mapping) else None
         for name in (kind,) if isinstance(kind, str) else kind if isinstance(kind, list) else ():
             found.setdefault(str(name), part)
@@ -161,9 +161,9 @@ def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def wanted(schema: Mapping[str, Any]) -> str:
     """The expected input, in a few words; empty for a text."""
-    from tavern_core.schema.alternatives_expansion import Root, literals_of
+    from tavern_core.schema.alternatives_expansion import SchemaRoot, literals_of
 
-    alternatives = Root(schema).alternatives(schema)
+    alternatives = SchemaRoot(schema).alternatives(schema)
     literals = literals_of(schema) or [value for part in alternatives for value in literals_of(part) or ()]
     if literals:
         return "one of: " + listed(literals, _MOST_CHOICES, lambda one: one if isinstance(one, str) else json_text(one))
@@ -180,7 +180,7 @@ def wanted(schema: Mapping[str, Any]) -> str:
     return {"array": "JSON: [1, 2]", "object": 'JSON: {"key": value}'}.get(kind, "")
 
 
-def answered(question: Question, give: Callable[[Any], bool], wake: int | None = None) -> bool:
+def answered(question: NodeQuestion, give: Callable[[Any], bool], wake: int | None = None) -> bool:
     """Ask one question until an answer fits; False: the person does not answer (Ctrl-D).
 
     Args:
@@ -214,7 +214,7 @@ def answered(question: Question, give: Callable[[Any], bool], wake: int | None =
         write(sys.stderr, f"  the answer {one_line(why)}\n")
 
 
-class Asker:
+class QuestionPrompter:
     """Asks the questions of a run one after the other, while the run continues. Without a person, the run stays waiting."""
 
     def __init__(self, handle: RunHandle) -> None:
@@ -249,7 +249,7 @@ class Asker:
         self._has_left = True
         self._handle.leave()
 
-    def _begin(self, question: Question) -> None:
+    def _begin(self, question: NodeQuestion) -> None:
         self._now = question.id
         asleep, self._wake = os.pipe()
         done: Future[bool] = Future()
@@ -259,11 +259,11 @@ class Asker:
         )
         self._thread.start()
 
-    def _ask(self, question: Question, asleep: int, done: Future[bool]) -> None:
+    def _ask(self, question: NodeQuestion, asleep: int, done: Future[bool]) -> None:
         try:
             with alone():
                 done.set_result(answered(question, lambda value: self._handle.answer(question.id, value), asleep))
-        except Withdrawn:
+        except QuestionWithdrawn:
             write(sys.stderr, "\n")
             done.set_result(True)
         except BaseException as error:  # noqa: BLE001 - the terminal may close

@@ -11,11 +11,11 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import DENIED, ReportedExit, print_note
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status_lookup import status_of
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.model.message_translation import of_the_locale
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.grants.review import Request, Review
+    from tavern_core.kernel.grants.review import PermissionRequest, Review
     from tavern_core.model.plugin_status import PluginStatus
 
 HEADINGS: Final = ("", "permission", "risk", "state", "what it lets the plugin do")
@@ -26,7 +26,7 @@ NOTHING_MARKED: Final = " - allows no call: the service marks no method @read_on
 
 @command()
 @click.argument("name", required=False, metavar="[PLUGIN]", shell_complete=completion.plugins)
-def review(session: Session, name: str | None) -> None:
+def review(session: CliSession, name: str | None) -> None:
     """Compare what a plugin requests with what you decided, the highest risk first.
 
     Without PLUGIN, all plugins that wait for a decision. It decides nothing. Exit code 3 if something waits.
@@ -55,7 +55,7 @@ def review(session: Session, name: str | None) -> None:
         raise ReportedExit(DENIED)
 
 
-def _show(session: Session, shown: Review, status: PluginStatus) -> None:
+def _show(session: CliSession, shown: Review, status: PluginStatus) -> None:
     facts = shown.facts
     reviewed = f" (reviewed: {shown.record.version})" if shown.record and shown.record.version != facts.version else ""
     if status.source == "upstream":
@@ -91,7 +91,7 @@ def request_rows(shown: Review) -> list[tuple[str, str, str, str, str]]:
     return [(r.mark, r.permission.id, r.permission.risk, r.state, sentence_of(r)) for r in shown.requests()]
 
 
-def sentence_of(request: Request) -> str:
+def sentence_of(request: PermissionRequest) -> str:
     """What a person consents to, in their language, with scope and the plugin's reason."""
     text = request.permission.sentence_zh if of_the_locale(os.environ) == "zh" else request.permission.sentence
     if request.reaches is not None:

@@ -11,7 +11,7 @@ from tavern_core.cli.call import caller
 from tavern_core.cli.errors import ReportedExit, exit_code_of
 from tavern_core.cli.inputs import read_file, read_stdin
 from tavern_core.cli.output import json_text, shorten
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 
 if TYPE_CHECKING:
     from tavern_core.model.text_calls_outcome import Step, TextOutcome
@@ -24,7 +24,7 @@ _VALUE_WIDTH = 80
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
 @click.option("--profile", metavar="NAME", help="Run as this agent profile; without --permissions it has none.")
 @click.option("--feedback", "only_feedback", is_flag=True, help="Print only the feedback for the model.")
-def run(session: Session, file: str, permissions: str | None, profile: str | None, only_feedback: bool) -> None:
+def run(session: CliSession, file: str, permissions: str | None, profile: str | None, only_feedback: bool) -> None:
     """Run the tool calls in the text of a model.
 
     The text is FILE or stdin; its calls are TAM blocks. Prints the text without the calls, a table of the calls, and the
@@ -48,7 +48,7 @@ def worst(outcome: TextOutcome) -> int:
     return max(codes, default=0)
 
 
-def _show(session: Session, outcome: TextOutcome) -> None:
+def _show(session: CliSession, outcome: TextOutcome) -> None:
     out = session.out
     if prose := outcome.text.strip():
         out.data(prose)

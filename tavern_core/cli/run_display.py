@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.cli.errors import ReportedExit, exit_code_of, print_problem
 from tavern_core.cli.output import json_text, shorten, visible, write
-from tavern_core.cli.prompts import Asker, shown
-from tavern_core.cli.session import Session
+from tavern_core.cli.prompts import QuestionPrompter, shown
+from tavern_core.cli.session import CliSession
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.sqlite_run_store import KeptRun
+    from tavern_core.flow.engine.sqlite_run_store import StoredRun
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.model.node import Slot
     from tavern_core.model.run import RunEvent, RunRecord, RunResult
@@ -40,19 +40,21 @@ def typed_inputs(slots: Mapping[str, Slot], texts: Mapping[str, str]) -> dict[st
     return {**texts, **values}
 
 
-def finished(session: Session, result: RunResult, *, only: str = "") -> None:
+def finished(session: CliSession, result: RunResult, *, only: str = "") -> None:
     """Print the result of a run; returns the exit code of its first error."""
-    from tavern_core.kernel.nodes.json_values import shown
+    from tavern_core.kernel.nodes.json_values import displayable
 
     outputs = dict(result.outputs.get(only, {})) if only else dict(result.outputs)
     if result.state == "waiting" and not session.as_json:
         outputs = {}  # incomplete outputs are not a result
     if session.as_json:
-        session.out.json(result.to_json() | {"outputs": {key: shown(value, 1 << 30) for key, value in outputs.items()}})
+        session.out.json(
+            result.to_json() | {"outputs": {key: displayable(value, 1 << 30) for key, value in outputs.items()}}
+        )
     elif len(outputs) == 1 and isinstance(text := next(iter(outputs.values())), str):
         session.out.data(text)
     elif outputs:
-        session.out.data(json_text({key: shown(value, 1 << 30) for key, value in outputs.items()}, indent=2))
+        session.out.data(json_text({key: displayable(value, 1 << 30) for key, value in outputs.items()}, indent=2))
     if result.ok:
         return
     if result.state == "waiting":
@@ -65,11 +67,11 @@ def finished(session: Session, result: RunResult, *, only: str = "") -> None:
     raise ReportedExit(exit_code_of(result.errors[0].kind) if result.errors else 1)
 
 
-async def through(session: Session, handle: RunHandle, title: str) -> RunResult:
+async def through(session: CliSession, handle: RunHandle, title: str) -> RunResult:
     """Run to the end, showing nodes and asking questions on the terminal; without one, the run stays waiting for answers."""
-    asker = Asker(handle)
+    asker = QuestionPrompter(handle)
     try:
-        with Tree(session, title) as tree:
+        with RunTree(session, title) as tree:
             async for event in handle.events():
                 tree.see(event)
                 asker.look()
@@ -83,7 +85,7 @@ async def through(session: Session, handle: RunHandle, title: str) -> RunResult:
         asker.close()
 
 
-def complete_run(kept: KeptRun, record: RunRecord) -> RunResult:
+def complete_run(kept: StoredRun, record: RunRecord) -> RunResult:
     """The result of a completed run, as far as it is stored."""
     from tavern_core.graph.plan import GROUP_OUTPUT
     from tavern_core.model.run import RunResult
@@ -109,19 +111,19 @@ def print_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:
         )
 
 
-def show_record(session: Session, record: RunRecord) -> None:
+def show_record(session: CliSession, record: RunRecord) -> None:
     """Print a stored run node by node."""
-    from tavern_core.kernel.nodes.json_values import shown
+    from tavern_core.kernel.nodes.json_values import displayable
 
-    session.out.result(shown(record.to_json()))
+    session.out.result(displayable(record.to_json()))
     session.out.facts([
         ("run", record.run_id), ("workflow", record.workflow), ("state", record.state), ("took", f"{record.latency_ms:.0f} ms"),
-        *((f"input {key}", shorten(json_text(shown(value)), _WIDTH)) for key, value in record.inputs.items()),
+        *((f"input {key}", shorten(json_text(displayable(value)), _WIDTH)) for key, value in record.inputs.items()),
     ])  # fmt: skip
     session.out.text()
     rows = [
         (node.path, node.state, f"{node.duration_ms:.0f} ms" if node.started else "", node.bytes or "",
-         shorten(str(node.error["message"]) if node.error else json_text(shown(node.outputs)) if node.outputs else "", _WIDTH))
+         shorten(str(node.error["message"]) if node.error else json_text(displayable(node.outputs)) if node.outputs else "", _WIDTH))
         for node in record.nodes.values()
     ]  # fmt: skip
     session.out.table(("node", "state", "took", "bytes", "gave"), rows)
@@ -129,10 +131,10 @@ def show_record(session: Session, record: RunRecord) -> None:
         print_questions(record.run_id, record.questions)
 
 
-class Tree:
+class RunTree:
     """The nodes of a running run: a live tree on a terminal, one line per event elsewhere (with ``-v``)."""
 
-    def __init__(self, session: Session, title: str) -> None:
+    def __init__(self, session: CliSession, title: str) -> None:
         self._session = session
         self._title = title
         self._states: dict[str, tuple[str, str]] = {}
@@ -141,7 +143,7 @@ class Tree:
         """Lines that wait until the question is answered; None: there is no question."""
         self._is_live = sys.stderr.isatty() and session.verbosity >= 0
 
-    def __enter__(self) -> Tree:
+    def __enter__(self) -> RunTree:
         if self._is_live:
             from rich.console import Console
             from rich.live import Live

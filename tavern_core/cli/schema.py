@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import click
 
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 
 KINDS: Final = ("manifest", "tool", "workflow", "profile", "config")
 
 
 @command()
 @click.argument("kind", type=click.Choice(KINDS))
-def schema(session: Session, kind: str) -> None:
+def schema(session: CliSession, kind: str) -> None:
     """Print the JSON Schema of a file format, for editors.
 
     The files: plugin.yaml (manifest), *.tool.json (tool), workflows/*.json (workflow), agent_profile.json (profile), tavern.yaml (config). For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli.call import caller
-from tavern_core.cli.session import Command, Session, pass_session
+from tavern_core.cli.session import CliCommand, CliSession, pass_session
 from tavern_core.errors import PolicyDenied
 from tavern_core.frozen_dataclass import dataclass
 
@@ -28,33 +28,33 @@ VARIABLE: Final = "TAVERN_MCP_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ListenAddress:
     """Where to listen."""
 
     host: str
     port: int
 
 
-def address(ctx: click.Context, param: click.Parameter, value: str | None) -> Address | None:
+def address(ctx: click.Context, param: click.Parameter, value: str | None) -> ListenAddress | None:
     """Callback of an option: its value as an address. Raises BadParameter: it is none."""
     return None if value is None else address_of(value)
 
 
-def address_of(text: str) -> Address:
+def address_of(text: str) -> ListenAddress:
     """The address in a text. Raises BadParameter: it is not an address."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal()) or len(port) > 5 or int(port) > 65_535:
         raise click.BadParameter(f"{text!r} is not a HOST:PORT, for example 127.0.0.1:8765")
-    return Address(host.strip("[]") or "127.0.0.1", int(port))
+    return ListenAddress(host.strip("[]") or "127.0.0.1", int(port))
 
 
-@click.command(cls=Command)
+@click.command(cls=CliCommand)
 @click.option(
     "--http", "given", metavar="HOST:PORT", callback=address, help="Where to listen, instead of server.address."
 )
 @click.option("--insecure", is_flag=True, help="Let other machines connect, although nothing is encrypted.")
 @pass_session
-def serve(session: Session, given: Address | None, insecure: bool) -> None:
+def serve(session: CliSession, given: ListenAddress | None, insecure: bool) -> None:
     """Serve the host over HTTP: nodes, tools, calls, jobs, events, MCP.
 
     Every client needs a token of `tavern tokens create`. Ctrl-C ends the server.
@@ -65,13 +65,15 @@ def serve(session: Session, given: Address | None, insecure: bool) -> None:
     _run(server.serve(tavern, place.host, place.port, insecure=insecure), place)
 
 
-@click.command(cls=Command)
+@click.command(cls=CliCommand)
 @click.option("--http", "given", metavar="HOST:PORT", callback=address, help="Serve over HTTP at /mcp.")
 @click.option("--permissions", metavar="A,B", help="What the client's calls may use; default: nothing.")
 @click.option("--profile", metavar="NAME", help="The agent profile that decides which tools the client has.")
 @click.option("--principal", default="mcp:stdio", show_default=True, help="The caller in rules and in the log.")
 @pass_session
-def mcp(session: Session, given: Address | None, permissions: str | None, profile: str | None, principal: str) -> None:
+def mcp(
+    session: CliSession, given: ListenAddress | None, permissions: str | None, profile: str | None, principal: str
+) -> None:
     """Serve the host's tools to MCP clients.
 
     Without --http, it serves the client that started it, over stdin and stdout. --permissions and --profile say what
@@ -114,7 +116,7 @@ def _holder(tavern: Any, permissions: str | None, profile: str | None, principal
     return Token("stdio", principal, context.permissions, profile)
 
 
-def _run(serving: Coroutine[Any, Any, None], place: Address) -> None:
+def _run(serving: Coroutine[Any, Any, None], place: ListenAddress) -> None:
     """Serve until Ctrl-C. Raises UsageError: the address cannot be had."""
     try:
         asyncio.run(serving)

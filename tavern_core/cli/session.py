@@ -15,7 +15,7 @@ from tavern_core.cli.output import Output, visible, write
 from tavern_core.cli.stdout import Stdout
 
 if TYPE_CHECKING:
-    from tavern_core.cli.activation_trace import Tracer
+    from tavern_core.cli.activation_trace import ActivationTracer
     from tavern_core.host import Tavern
     from tavern_core.kernel.config.configuration import LoadedConfig
 
@@ -25,7 +25,7 @@ TRACE_VARIABLE: Final = "TAVERN_TRACE_PLUGINS"
 _LEVELS: Final = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
 
 
-class Session:
+class CliSession:
     """The global options, and what was opened with them."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Session:
         if self._loaded is None:
             from tavern_core.kernel.config import configuration
 
-            self._loaded = configuration.apart(
+            self._loaded = configuration.with_project_state(
                 configuration.load(self.config, home=self.home, overrides=self.overrides())
             )
         return self._loaded
@@ -232,12 +232,12 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
-pass_session = click.make_pass_decorator(Session)
+pass_session = click.make_pass_decorator(CliSession)
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     """Store a global option, wherever it is on the line."""
-    session = ctx.ensure_object(Session)
+    session = ctx.ensure_object(CliSession)
     match param.name:
         case "quiet":
             session.verbosity = -1 if value else session.verbosity
@@ -283,7 +283,7 @@ def global_options(command: F) -> F:
     return command
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     """A command that also accepts the global options after its own arguments; ``tavern --help`` lists them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -296,12 +296,12 @@ class Command(click.Command):
                 self.params.append(option)
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.ensure_object(Session).start_logging()  # the last option was read
+        ctx.ensure_object(CliSession).start_logging()  # the last option was read
         return super().invoke(ctx)
 
 
 def command(
-    name: str | None = None, *, cls: type[Command] = Command, **settings: Any
+    name: str | None = None, *, cls: type[CliCommand] = CliCommand, **settings: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Decorator: a command with ``--json`` and the global options; its function gets the session first."""
 
@@ -320,10 +320,10 @@ def _json_option() -> click.Option:
     )
 
 
-def _tracer() -> Tracer | None:
+def _tracer() -> ActivationTracer | None:
     """What shows the steps of activations as they happen, where the environment asks for it."""
     if os.environ.get(TRACE_VARIABLE, "") in ("", "0"):
         return None
-    from tavern_core.cli.activation_trace import Tracer
+    from tavern_core.cli.activation_trace import ActivationTracer
 
-    return Tracer()
+    return ActivationTracer()

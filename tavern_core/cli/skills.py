@@ -13,7 +13,7 @@ from tavern_core.cli.errors import INVALID, ReportedExit, show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.plugin_status_lookup import show_change
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.model.skill import SKILL_FILES
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def skills() -> None:
 
 
 @skills.command("list")
-def list_(session: Session) -> None:
+def list_(session: CliSession) -> None:
     """List all skills: those of the project, of the user and of plugins."""
     found = session.host("none").skills.list()
 
@@ -46,7 +46,7 @@ def list_(session: Session) -> None:
 
 @skills.command()
 @click.argument("skill", shell_complete=completion.skills)
-def show(session: Session, skill: str) -> None:
+def show(session: CliSession, skill: str) -> None:
     """Show the instructions and files of a skill; read them before you trust it."""
     found = session.host("none").skills.get(skill)
     if session.as_json:
@@ -63,7 +63,7 @@ def show(session: Session, skill: str) -> None:
 
 @skills.command()
 @click.argument("targets", nargs=-1, metavar="[PATH|NAME]...", shell_complete=completion.skills)
-def check(session: Session, targets: tuple[str, ...]) -> None:
+def check(session: CliSession, targets: tuple[str, ...]) -> None:
     """Check skills against the specification (agentskills.io).
 
     PATH is a folder, its SKILL.md, or a folder of skills. Without arguments, all skills are checked. Exit code 4 if one is not valid.
@@ -88,7 +88,7 @@ def check(session: Session, targets: tuple[str, ...]) -> None:
 
 @skills.command()
 @click.argument("skill", shell_complete=completion.skills)
-def trust(session: Session, skill: str) -> None:
+def trust(session: CliSession, skill: str) -> None:
     """Trust a skill of this project until one of its files changes."""
     host = session.host("none", deciding=True)
     show_change(session, host.wait(host.skills.trust(skill)))
@@ -96,13 +96,13 @@ def trust(session: Session, skill: str) -> None:
 
 @skills.command()
 @click.argument("skill", shell_complete=completion.skills)
-def distrust(session: Session, skill: str) -> None:
+def distrust(session: CliSession, skill: str) -> None:
     """Stop using a skill of this project."""
     host = session.host("none", deciding=True)
     show_change(session, host.wait(host.skills.distrust(skill)))
 
 
-def _folder(session: Session, target: str) -> Path:
+def _folder(session: CliSession, target: str) -> Path:
     path = Path(target)
     if path.is_dir():
         return path
@@ -144,7 +144,7 @@ def _from(skill: Skill) -> str:
     return f"plugin {skill.plugin}" if skill.origin == "plugin" else skill.origin
 
 
-def _show(session: Session, skill: Skill) -> None:
+def _show(session: CliSession, skill: Skill) -> None:
     facts = (
         ("skill", skill.name),
         ("description", skill.description),

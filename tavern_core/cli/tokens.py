@@ -8,7 +8,7 @@ import click
 
 from tavern_core.cli.inputs import NOT_EMPTY, POSITIVE, separated
 from tavern_core.cli.lazy_groups import Group
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 
 _COLUMNS: Final = ("id", "name", "principal", "permissions", "profile", "roles", "approver", "audience", "expires")
 
@@ -41,7 +41,7 @@ def tokens() -> None:
 @click.option("--name", type=NOT_EMPTY, help="What the token is for; a note for people.")
 @click.option("--days", type=POSITIVE, metavar="N", help="How long it is valid; default: until it is revoked.")
 def create(
-    session: Session, /, principal: str, permissions: str, profile: str | None, audience: str | None, **more: Any
+    session: CliSession, /, principal: str, permissions: str, profile: str | None, audience: str | None, **more: Any
 ) -> None:
     """Create a token for PRINCIPAL, for example agent:claude.
 
@@ -61,7 +61,7 @@ def create(
 
 
 @tokens.command("list")
-def list_(session: Session) -> None:
+def list_(session: CliSession) -> None:
     """List the valid tokens, newest first."""
 
     def row(token: dict[str, Any]) -> tuple[Any, ...]:
@@ -73,7 +73,7 @@ def list_(session: Session) -> None:
 
 @tokens.command()
 @click.argument("token", metavar="ID")
-def revoke(session: Session, token: str) -> None:
+def revoke(session: CliSession, token: str) -> None:
     """Revoke a token, at once and in every process."""
     session.host("none").tokens.revoke(token)
     session.show({"revoked": token}, f"{token} is no longer valid")

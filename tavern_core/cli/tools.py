@@ -13,11 +13,11 @@ from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, exit_code_of, no
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, shorten
 from tavern_core.cli.plugin_status_lookup import status_of
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.catalogue.availability import Need
+    from tavern_core.kernel.catalogue.availability import ToolNeed
     from tavern_core.model.tool import ToolSpec
 
 DIALECTS = ("json", "openai", "anthropic", "gemini", "mcp")
@@ -49,7 +49,7 @@ tools.add_command(call)
 @click.option("--permissions", metavar="A,B", help="Only tools that a caller with exactly these capabilities can use.")
 @click.option("--all", "everything", is_flag=True, help="Hidden tools too, each with the reason.")
 def list_(
-    session: Session,
+    session: CliSession,
     profile: str | None,
     tag: str | None,
     capability: str | None,
@@ -95,7 +95,7 @@ def list_(
 @click.argument("tool", metavar="ID", shell_complete=completion.tools)
 @click.option("--dialect", type=click.Choice(DIALECTS), help="Print it in the format of a model API.")
 @click.option("--plan", is_flag=True, help="Show the steps of each of its calls.")
-def show(session: Session, tool: str, dialect: str | None, plan: bool) -> None:
+def show(session: CliSession, tool: str, dialect: str | None, plan: bool) -> None:
     """Show everything known about a tool; activates its plugin if necessary."""
     host = session.host()
     if plan:
@@ -120,7 +120,12 @@ def show(session: Session, tool: str, dialect: str | None, plan: bool) -> None:
 @click.option("--capability", metavar="NAME", callback=_a_capability, help="Only tools that need this capability.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of results.")
 def search(
-    session: Session, words: tuple[str, ...], profile: str | None, tag: str | None, capability: str | None, limit: int
+    session: CliSession,
+    words: tuple[str, ...],
+    profile: str | None,
+    tag: str | None,
+    capability: str | None,
+    limit: int,
 ) -> None:
     """Find tools by words in Chinese or English, best first; exit code 5 if nothing matches."""
     known, query = session.host().tools, " ".join(words)
@@ -139,7 +144,7 @@ def search(
 @click.option(
     "--permissions", metavar="A,B", help="For a caller with exactly these capabilities instead of the host itself."
 )
-def why(session: Session, tool: str, profile: str | None, permissions: str | None) -> None:
+def why(session: CliSession, tool: str, profile: str | None, permissions: str | None) -> None:
     """Say why a tool can or cannot be seen and called; exit code 5 if there is none with this id."""
     known = session.host().tools
     answer = known.why(tool, profile=profile, context=None if permissions is None else caller(permissions, profile))
@@ -156,7 +161,9 @@ def why(session: Session, tool: str, profile: str | None, permissions: str | Non
 )
 @click.option("--query", metavar="TEXT", help="Keep only the examples that fit TEXT best.")
 @click.option("--max-chars", type=click.IntRange(1), help="Size budget; default: limits.manualChars.")
-def manual(session: Session, profile: str | None, lang: str | None, query: str | None, max_chars: int | None) -> None:
+def manual(
+    session: CliSession, profile: str | None, lang: str | None, query: str | None, max_chars: int | None
+) -> None:
     """Print the manual that replaces {{{system:available_tools}}}."""
     language: Literal["zh", "en"] | None = "en" if lang == "en" else "zh" if lang else None
     text = session.host().manual(profile, language=language, query=query, max_chars=max_chars)
@@ -164,19 +171,19 @@ def manual(session: Session, profile: str | None, lang: str | None, query: str |
     session.out.data(text)
 
 
-def _json(spec: ToolSpec, needs: Mapping[str, Need]) -> dict[str, Any]:
+def _json(spec: ToolSpec, needs: Mapping[str, ToolNeed]) -> dict[str, Any]:
     need = needs.get(spec.id)
     return spec.to_json() | {"needs": None if need is None else need.to_json()}
 
 
-def _needs(need: Need | None) -> str:
+def _needs(need: ToolNeed | None) -> str:
     """What a tool lacks and what would allow it; empty if it lacks nothing."""
     if need is None:
         return ""
     return f"{'needs' if need.is_certain else 'may need'} {', '.join(need.missing)}: {need.fix}"
 
 
-def _table(session: Session, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
+def _table(session: CliSession, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
     """A table whose last column is only shown if it has content."""
     if any(row[-1] for row in rows):
         session.out.table((*columns, "not granted"), rows, empty=empty)
@@ -229,7 +236,7 @@ def _parameter_rows(spec: ToolSpec, properties: Any) -> list[tuple[Any, ...]]:
 
 @tools.command()
 @click.argument("call", metavar="CALL")
-def cancel(session: Session, call: str) -> None:
+def cancel(session: CliSession, call: str) -> None:
     """Cancel a running call in any process.
 
     CALL is the id of the call, which `tavern logs tail` shows.
@@ -242,7 +249,7 @@ def cancel(session: Session, call: str) -> None:
 
 
 @tools.command()
-def pins(session: Session) -> None:
+def pins(session: CliSession) -> None:
     """List the pinned tools and the changes of their definitions; exit code 3 if one is quarantined."""
     found = session.host().tools.pins()
     session.out.result([one.to_json() for one in found])
@@ -258,7 +265,7 @@ def pins(session: Session) -> None:
 
 @tools.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completion.tools)
-def pin(session: Session, ids: tuple[str, ...]) -> None:
+def pin(session: CliSession, ids: tuple[str, ...]) -> None:
     """Accept the current definitions of these tools; a tool whose definition changes later is quarantined."""
     session.host().tools.pin(*ids)
     session.show({"pinned": list(ids)}, f"pinned: {', '.join(ids)}")
@@ -266,7 +273,7 @@ def pin(session: Session, ids: tuple[str, ...]) -> None:
 
 @tools.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completion.tools)
-def unpin(session: Session, ids: tuple[str, ...]) -> None:
+def unpin(session: CliSession, ids: tuple[str, ...]) -> None:
     """Remove the pins of these tools."""
     session.host().tools.unpin(*ids)
     session.show({"unpinned": list(ids)}, f"no longer pinned: {', '.join(ids)}")

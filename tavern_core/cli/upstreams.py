@@ -12,14 +12,14 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED, ReportedExit
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import ConfigInvalid, TavernError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tavern_core.host.facade import Tavern
-    from tavern_core.upstreams.config_entry_writer import NewEntry
+    from tavern_core.upstreams.config_entry_writer import NewUpstreamEntry
     from tavern_core.upstreams.upstreams import UpstreamStatus
 
 _COLUMNS: Final = ("upstream", "kind", "state", "tools", "in quarantine", "latency", "reached by", "last error")
@@ -38,14 +38,14 @@ def upstreams() -> None:
 
 
 @upstreams.command("list")
-def list_(session: Session) -> None:
+def list_(session: CliSession) -> None:
     """List the upstreams, without connecting to them."""
     session.show_list(session.host("none").upstreams.values(), _COLUMNS, _row, empty=_NONE)
 
 
 @upstreams.command()
 @_name
-def show(session: Session, upstream: str) -> None:
+def show(session: CliSession, upstream: str) -> None:
     """Show one upstream: its tools, what was left out and why, and what changed since the review."""
     host = session.host("none")
     found, changes = host.upstreams.status(upstream), host.upstreams.differences(upstream)
@@ -67,7 +67,7 @@ def show(session: Session, upstream: str) -> None:
 
 @upstreams.command()
 @click.argument("upstream", metavar="[NAME]", required=False, shell_complete=completion.upstreams)
-def check(session: Session, upstream: str | None) -> None:
+def check(session: CliSession, upstream: str | None) -> None:
     """Check now whether an upstream answers.
 
     Without NAME, all upstreams are checked. Exit code 1 if one does not answer.
@@ -94,7 +94,7 @@ async def _failed(host: Tavern) -> bool:
 
 @upstreams.command()
 @click.argument("upstream", metavar="[NAME]", required=False, shell_complete=completion.upstreams)
-def refresh(session: Session, upstream: str | None) -> None:
+def refresh(session: CliSession, upstream: str | None) -> None:
     """Read the list of tools again and show what changed.
 
     Without NAME, of all upstreams.
@@ -116,7 +116,7 @@ def refresh(session: Session, upstream: str | None) -> None:
 
 @upstreams.command()
 @_name
-def connect(session: Session, upstream: str) -> None:
+def connect(session: CliSession, upstream: str) -> None:
     """Connect to a granted upstream and list its tools.
 
     The command accepts the definitions of its tools if none were accepted before.
@@ -135,7 +135,7 @@ def connect(session: Session, upstream: str) -> None:
 @upstreams.command()
 @_name
 @click.argument("tools", metavar="[TOOL]...", nargs=-1, shell_complete=completion.tools)
-def accept(session: Session, upstream: str, tools: tuple[str, ...]) -> None:
+def accept(session: CliSession, upstream: str, tools: tuple[str, ...]) -> None:
     """Accept the current definitions of the named tools, or of all tools."""
     _print(session, session.host("none", deciding=True).upstreams.accept(upstream, tools))
 
@@ -144,7 +144,7 @@ def accept(session: Session, upstream: str, tools: tuple[str, ...]) -> None:
 @click.argument("kind")
 @click.argument("words", metavar="URL|PACKAGE|COMMAND...", nargs=-1, required=True)
 @click.option("--name", default="", help="Name of the entry; default: from the command or the address.")
-def add(session: Session, kind: str, words: tuple[str, ...], name: str) -> None:
+def add(session: CliSession, kind: str, words: tuple[str, ...], name: str) -> None:
     """Add an upstream to tavern.yaml, without granting anything.
 
     For example: tavern upstreams add mcp -- uvx mcp-server-time
@@ -161,7 +161,7 @@ def add(session: Session, kind: str, words: tuple[str, ...], name: str) -> None:
 
 @upstreams.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-def import_(session: Session, file: str) -> None:
+def import_(session: CliSession, file: str) -> None:
     """Add the servers of another MCP client to tavern.yaml.
 
     FILE is its configuration (`mcpServers`). No secret is copied, and nothing is granted.
@@ -175,7 +175,7 @@ def import_(session: Session, file: str) -> None:
         raise ReportedExit(FAILED)
 
 
-def _file(session: Session) -> Path:
+def _file(session: CliSession) -> Path:
     """The tavern.yaml that is edited."""
     from tavern_core.kernel.config import configuration
 
@@ -185,7 +185,9 @@ def _file(session: Session) -> Path:
     return file
 
 
-def _write(session: Session, file: Path, entries: Sequence[NewEntry], left_out: Mapping[str, str] = {}) -> None:
+def _write(
+    session: CliSession, file: Path, entries: Sequence[NewUpstreamEntry], left_out: Mapping[str, str] = {}
+) -> None:
     from tavern_core.upstreams.config_entry_writer import write_entries
 
     write_entries(file, entries)
@@ -200,7 +202,7 @@ def _write(session: Session, file: Path, entries: Sequence[NewEntry], left_out: 
     session.out.text(f"next: tavern plugins review {entries[0].name}")
 
 
-def _print(session: Session, found: UpstreamStatus) -> None:
+def _print(session: CliSession, found: UpstreamStatus) -> None:
     session.show_facts(found.to_json(), _facts(found))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from tavern_core.cli.completion import SHELLS, shell_completion
-from tavern_core.cli.session import Command, Session, command, pass_session
+from tavern_core.cli.session import CliCommand, CliSession, command, pass_session
 
 
 @command()
-def version(session: Session) -> None:
+def version(session: CliSession) -> None:
     """Print the versions of tavern-core and Python."""
     import platform
 
@@ -27,10 +27,10 @@ def version_line() -> str:
     return f"tavern-core {__version__} (Python {platform.python_version()})"
 
 
-@click.command(cls=Command)
+@click.command(cls=CliCommand)
 @click.argument("shell", type=click.Choice(SHELLS))
 @pass_session
-def completion(session: Session, shell: str) -> None:
+def completion(session: CliSession, shell: str) -> None:
     """Print the completion script of a shell.
 
     For bash: `eval "$(tavern completion bash)"` in ~/.bashrc.

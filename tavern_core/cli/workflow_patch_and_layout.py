@@ -9,7 +9,7 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.errors import ReportedExit, print_problem
 from tavern_core.cli.inputs import json_of, read_file, read_stdin
-from tavern_core.cli.session import Session, command
+from tavern_core.cli.session import CliSession, command
 from tavern_core.errors import ERROR_CODES
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("operations", metavar="PATCH.json|-", type=click.Path())
 @click.option("--rev", type=click.IntRange(0), metavar="N", help="The revision for which the patch was written.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
-def patch(session: Session, workflow: str, operations: str, rev: int | None, dry_run: bool) -> None:
+def patch(session: CliSession, workflow: str, operations: str, rev: int | None, dry_run: bool) -> None:
     """Apply a JSON Patch to a workflow and write its file, completely or not at all.
 
     PATCH.json is a file, or `-` for stdin. Exit code 4 if the patch is refused.
@@ -41,13 +41,13 @@ def patch(session: Session, workflow: str, operations: str, rev: int | None, dry
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.option("--keep", is_flag=True, help="Only nodes without a position.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
-def layout(session: Session, workflow: str, keep: bool, dry_run: bool) -> None:
+def layout(session: CliSession, workflow: str, keep: bool, dry_run: bool) -> None:
     """Lay out the nodes of a workflow and write its file."""
     found = session.host().workflows.layout(workflow, keep=keep, dry_run=dry_run)
     session.show({node.id: node.position for node in found.nodes}, f"{len(found.nodes)} nodes, rev {found.rev}")
 
 
-def _print_outcome(session: Session, outcome: PatchOutcome) -> None:
+def _print_outcome(session: CliSession, outcome: PatchOutcome) -> None:
     for problem in outcome.problems:
         severity = "warning" if problem.is_old else problem.severity
         print_problem(severity, problem.code, problem.message, problem.hint, _places(problem))

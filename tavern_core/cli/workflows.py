@@ -13,17 +13,17 @@ from tavern_core.cli import completion
 from tavern_core.cli.call import caller
 from tavern_core.cli.errors import FAILED, ReportedExit, exit_code_of, print_problem
 from tavern_core.cli.inputs import json_arguments, named
-from tavern_core.cli.lazy_groups import Group, Lazy
+from tavern_core.cli.lazy_groups import Group, LazyCommand
 from tavern_core.cli.output import shorten
 from tavern_core.cli.prompts import alone, answered, has_person, typed
 from tavern_core.cli.run_display import complete_run, finished, print_questions, show_record, through, typed_inputs
-from tavern_core.cli.session import Session
+from tavern_core.cli.session import CliSession
 from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernError, UsageError, WorkflowInvalid
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.run_options import Question
-    from tavern_core.flow.engine.sqlite_run_store import KeptRun
+    from tavern_core.flow.engine.run_options import NodeQuestion
+    from tavern_core.flow.engine.sqlite_run_store import StoredRun
     from tavern_core.host import Tavern
     from tavern_core.model.run import RunEvent, RunResult
 
@@ -32,8 +32,10 @@ _WIDTH = 90
 
 _PATCHES = "tavern_core.cli.workflow_patch_and_layout"
 _LAZY = {
-    "patch": Lazy(_PATCHES, "patch", "Apply a JSON Patch to a workflow and write its file, completely or not at all."),
-    "layout": Lazy(_PATCHES, "layout", "Lay out the nodes of a workflow and write its file."),
+    "patch": LazyCommand(
+        _PATCHES, "patch", "Apply a JSON Patch to a workflow and write its file, completely or not at all."
+    ),
+    "layout": LazyCommand(_PATCHES, "layout", "Lay out the nodes of a workflow and write its file."),
 }
 
 
@@ -43,7 +45,7 @@ def workflows() -> None:
 
 
 @workflows.command("list")
-def list_(session: Session) -> None:
+def list_(session: CliSession) -> None:
     """List the workflows of the workflow folders and of plugins."""
     known = session.host().workflows
     rows: list[dict[str, Any]] = []
@@ -69,7 +71,7 @@ def list_(session: Session) -> None:
 
 @workflows.command()
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
-def show(session: Session, workflow: str) -> None:
+def show(session: CliSession, workflow: str) -> None:
     """Show a workflow: its interface and its nodes."""
     flow = session.host().workflows.find(workflow)
     session.out.result(dict(flow.raw))
@@ -87,7 +89,7 @@ def show(session: Session, workflow: str) -> None:
 
 @workflows.command()
 @click.argument("workflow", metavar="[ID|FILE]", required=False, shell_complete=completion.workflows)
-def check(session: Session, workflow: str | None) -> None:
+def check(session: CliSession, workflow: str | None) -> None:
     """Report all problems of a workflow, or of all workflows; nothing is run. Exit code 4 if there are any."""
     known = session.host().workflows
     found: list[dict[str, Any]] = []
@@ -128,7 +130,7 @@ def check(session: Session, workflow: str | None) -> None:
 @click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.option("--svg", is_flag=True, help="SVG instead of Mermaid.")
 @click.option("--output", "-o", metavar="FILE", help="Write it there.")
-def graph(session: Session, workflow: str, svg: bool, output: str | None) -> None:
+def graph(session: CliSession, workflow: str, svg: bool, output: str | None) -> None:
     """Draw a workflow: as Mermaid text, or as an SVG picture."""
     form = "svg" if svg else "mermaid"
     picture = session.host().workflows.graph(workflow, form)
@@ -157,7 +159,7 @@ def graph(session: Session, workflow: str, svg: bool, output: str | None) -> Non
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
 def run_(
-    session: Session, workflow: str, words: tuple[str, ...], json_args: str | None, to: tuple[str, ...], again: str | None,
+    session: CliSession, workflow: str, words: tuple[str, ...], json_args: str | None, to: tuple[str, ...], again: str | None,
     start_at: tuple[str, ...], no_cache: bool, concurrency: int | None, timeout_ms: int | None, permissions: str | None,
 ) -> None:  # fmt: skip
     """Run a workflow: `tavern workflows run summarize text="..."`. On a terminal, it shows the nodes while they run."""
@@ -198,7 +200,7 @@ def run_(
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at the same time.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
 def resume(
-    session: Session, run: str, words: tuple[str, ...], given: tuple[str, ...], concurrency: int | None, timeout_ms: int | None,
+    session: CliSession, run: str, words: tuple[str, ...], given: tuple[str, ...], concurrency: int | None, timeout_ms: int | None,
 ) -> None:  # fmt: skip
     """Resume a run that failed, was cancelled, or waits for answers.
 
@@ -220,7 +222,7 @@ def resume(
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.argument("question", metavar="[QUESTION]", required=False)
 @click.argument("value", metavar="[VALUE]", required=False)
-def answer(session: Session, run: str, question: str | None, value: str | None) -> None:
+def answer(session: CliSession, run: str, question: str | None, value: str | None) -> None:
     """Answer a question of a run in any process.
 
     If no process runs it, the run continues here after the last answer.
@@ -228,7 +230,7 @@ def answer(session: Session, run: str, question: str | None, value: str | None) 
     QUESTION is its id, `node#1`, or its node; it may be omitted if only one is open. VALUE gets the type that the question expects; without
     it, the command asks you.
     """
-    from tavern_core.flow.engine.journal import GoesOn
+    from tavern_core.flow.engine.journal import RunContinuesElsewhere
 
     host = session.host()
     open_ = _open(host, run)
@@ -248,7 +250,7 @@ def answer(session: Session, run: str, question: str | None, value: str | None) 
         try:
             _take_up(session, host, run, {})
             return
-        except GoesOn:
+        except RunContinuesElsewhere:
             pass  # its own process gets the answer
     if session.as_json:
         session.out.json(
@@ -259,7 +261,7 @@ def answer(session: Session, run: str, question: str | None, value: str | None) 
         print_questions(run, left)
 
 
-def _take_up(session: Session, host: Tavern, run: str, answers: Mapping[str, Any], **options: Any) -> None:
+def _take_up(session: CliSession, host: Tavern, run: str, answers: Mapping[str, Any], **options: Any) -> None:
     """Resume a run and print its result; for a completed one, print its result."""
 
     async def go_on() -> RunResult:
@@ -273,18 +275,18 @@ def _take_up(session: Session, host: Tavern, run: str, answers: Mapping[str, Any
         finished(session, host.wait(go_on()))
 
 
-def _kept(host: Tavern, run: str) -> KeptRun:
+def _kept(host: Tavern, run: str) -> StoredRun:
     host.wait(host.workflows.record(run))  # names the closest one if there is none
     return next(kept for kept in host.workflows.kept(most=1_000) if kept.run_id == run)
 
 
-def _open(host: Tavern, run: str) -> tuple[Question, ...]:
+def _open(host: Tavern, run: str) -> tuple[NodeQuestion, ...]:
     with suppress(RunNotFound):  # it has no questions
         return host.workflows.questions(run)
     return ()
 
 
-def _question(host: Tavern, run: str, name: str | None) -> Question:
+def _question(host: Tavern, run: str, name: str | None) -> NodeQuestion:
     """The named open question of a run. Raises UsageError: none, or more than one (USAGE)."""
     kept, open_ = _kept(host, run), _open(host, run)
     names = ", ".join(question.id for question in open_)
@@ -309,7 +311,7 @@ def _question(host: Tavern, run: str, name: str | None) -> Question:
     raise UsageError(f"{run} does not ask {str(name)[:200]!r}", hint=hint)
 
 
-def _typed(asked: Question, text: str) -> Any:
+def _typed(asked: NodeQuestion, text: str) -> Any:
     value, why = typed(asked.schema, text)
     if why:
         raise InputInvalid(f"the answer to {asked.id} {why}", hint="answer again; the question stays open")
@@ -318,7 +320,7 @@ def _typed(asked: Question, text: str) -> Any:
     return value
 
 
-def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
+def _give(host: Tavern, run: str, asked: NodeQuestion, value: Any) -> None:
     if not host.workflows.answer(run, asked.id, value):
         raise UsageError(
             f"{run}: {asked.id!r} is answered already: another answer came first", hint=f"tavern workflows runs {run}"
@@ -328,14 +330,14 @@ def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
 @workflows.command()
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=completion.runs)
 @click.option("--workflow", default="", metavar="ID", help="Only runs of this workflow.")
-def runs(session: Session, run: str | None, workflow: str) -> None:
+def runs(session: CliSession, run: str | None, workflow: str) -> None:
     """List the stored runs, newest first; for one RUN, its nodes with their inputs and outputs."""
     if run is not None:
         show_record(session, session.host().wait(session.host().workflows.record(run)))
         return
     found = session.host().workflows.kept(workflow)
 
-    def row(kept: KeptRun) -> tuple[str, ...]:
+    def row(kept: StoredRun) -> tuple[str, ...]:
         return kept.run_id, kept.workflow, kept.state, kept.started_text, f"{kept.latency_ms:.0f} ms"
 
     session.show_list(found, ("run", "workflow", "state", "started", "took"), row, empty="there are no stored runs")
@@ -343,7 +345,7 @@ def runs(session: Session, run: str | None, workflow: str) -> None:
 
 @workflows.command()
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
-def cancel(session: Session, run: str) -> None:
+def cancel(session: CliSession, run: str) -> None:
     """Cancel a run, in any process of this state folder."""
     is_ended = session.host().workflows.cancel(run)
     session.show({"runId": run, "cancelled": is_ended}, f"{run} ends" if is_ended else f"{run} has ended already")
@@ -352,7 +354,7 @@ def cancel(session: Session, run: str) -> None:
 @workflows.command()
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events after this number.")
-def events(session: Session, run: str, after: int) -> None:
+def events(session: CliSession, run: str, after: int) -> None:
     """Show the events of a run."""
     found = session.host().workflows.events(run, after)
 
@@ -365,7 +367,7 @@ def events(session: Session, run: str, after: int) -> None:
 @workflows.command()
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events after this number.")
-def follow(session: Session, run: str, after: int) -> None:
+def follow(session: CliSession, run: str, after: int) -> None:
     """Follow the events of a run in any process until it is over.
 
     The exit code is that of its result.
@@ -382,7 +384,7 @@ def follow(session: Session, run: str, after: int) -> None:
             raise ReportedExit(FAILED)
 
 
-async def _followed(session: Session, host: Tavern, run: str, after: int) -> str:
+async def _followed(session: CliSession, host: Tavern, run: str, after: int) -> str:
     """Print each event as it arrives; returns the kind of the last one."""
     last = ""
     async for event in host.workflows.follow(run, after):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tavern_core.box.output import Serve
     from tavern_core.box.policy import BoxPolicy, Level
-    from tavern_core.box.script_spawner import Child, Launch
+    from tavern_core.box.script_spawner import ScriptLaunch, ScriptProcess
     from tavern_core.model.call import CallContext, Rights, ToolCall
     from tavern_core.model.capability_scope import Scope
     from tavern_core.model.config import LimitsConfig
@@ -159,7 +159,7 @@ class Sandbox(Protocol):
         """
         ...
 
-    def start(self, launch: Launch) -> Child:
+    def start(self, launch: ScriptLaunch) -> ScriptProcess:
         """Start a program under the policy that `launch` names; `tavern_core.box.output` reads its output.
 
         Raises:

@@ -16,7 +16,7 @@ from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import WorkflowFiles, WorkflowSource
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.graph.slot_compatibility import chosen, value_mismatch
-from tavern_core.kernel.nodes.annotation_coercion import adapted
+from tavern_core.kernel.nodes.annotation_coercion import adapt_value
 from tavern_core.kernel.nodes.node_callable import NodeCode
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.node import NodeSpec, Slot
@@ -183,7 +183,7 @@ def _mismatch(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) 
                 place = f"/{at}{found[0].path}" if slot.multi else found[0].path
                 return f"{place}: {found[0].message}" if place else found[0].message, found[0].hint
     try:
-        adapted(adapters, slot.key, value, MismatchedInput)
+        adapt_value(adapters, slot.key, value, MismatchedInput)
     except MismatchedInput as mismatch:
         return mismatch.why, ""
     return "", ""

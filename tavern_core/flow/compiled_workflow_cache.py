@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from tavern_core.errors import UsageError, WorkflowInvalid
 from tavern_core.flow.compile_lookup import CompileLibrary
-from tavern_core.flow.engine.plan_tables import Prepared, prepare
+from tavern_core.flow.engine.plan_tables import PreparedPlan, prepare
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.compile import compile_workflow, resolved
+from tavern_core.graph.compile import compile_workflow, group_workflow_id
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.limits.lru_cache import LruCache
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX, document_of, workflow_of
@@ -32,12 +32,12 @@ _MOST_WRITTEN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CompiledWorkflow:
     """The result of compiling a workflow."""
 
     workflow: Workflow
     """As it was compiled: old nodes upgraded."""
-    prepared: Prepared | None
+    prepared: PreparedPlan | None
     problems: tuple[FlowProblem, ...]
 
     def refuse(self) -> WorkflowInvalid:
@@ -81,7 +81,7 @@ def _digest(content: dict[str, Any]) -> tuple[bytes, int] | None:
     return blake2b(text, digest_size=32).digest(), len(text)
 
 
-class Compiling:
+class WorkflowCompiler:
     """Compiles the workflows of one host. Thread-safe."""
 
     def __init__(
@@ -92,12 +92,12 @@ class Compiling:
         self._lifecycle = lifecycle
         self.plugin_workflows: Final = plugin_workflows
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[Workflow, Made, CompileLibrary]] = {}
+        self._kept: dict[int, tuple[Workflow, CompiledWorkflow, CompileLibrary]] = {}
         self._given = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows without a file, and their document as it would be in a file."""
 
-    async def made(self, what: Any) -> Made:
+    async def made(self, what: Any) -> CompiledWorkflow:
         """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
         await self.plugin_workflows.prepare()
         return await self._make(self._read(what))
@@ -115,7 +115,7 @@ class Compiling:
             known = self._written[id(what)] = what, as_workflow(what, self._workflow_files)
         return known[1]
 
-    async def _make(self, workflow: Workflow) -> Made:
+    async def _make(self, workflow: Workflow) -> CompiledWorkflow:
         """Compile a workflow; the plugins of its nodes are activated."""
         with self._lock:
             known = self._kept.get(id(workflow))
@@ -125,7 +125,9 @@ class Compiling:
         await self._activate(workflow, library)
         upgraded = library.upgraded(workflow)
         compiled = compile_workflow(upgraded, library)
-        made = Made(upgraded, prepare(compiled.plan) if compiled.plan is not None else None, compiled.problems)
+        made = CompiledWorkflow(
+            upgraded, prepare(compiled.plan) if compiled.plan is not None else None, compiled.problems
+        )
         if made.prepared is None:
             return made  # not cached: missing parts may exist the next time, so the plugins must be asked again
         with self._lock:
@@ -143,7 +145,7 @@ class Compiling:
             flow = queue.pop()
             types.update(dict.fromkeys(node.type for node in flow.nodes))
             for node in flow.nodes:
-                reference = resolved(node, flow, library)
+                reference = group_workflow_id(node, flow, library)
                 if reference and reference not in seen:
                     seen.add(reference)
                     if (inner := library.written(reference)) is not None:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.llm import LLM
-from tavern_core.flow.llm_calls import DOOR, Governance, Models
+from tavern_core.flow.llm_calls import DOOR, LlmGovernance, Models
 from tavern_core.flow.llm_use import PluginBudgets
 from tavern_core.flow.node_catalogue import Nodes, Retrieval
 from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.prompt_hooks import PromptHooks
-from tavern_core.flow.run_job_adapter import RunsAsJobs
+from tavern_core.flow.run_job_adapter import RunJobAdapter
 from tavern_core.flow.run_machinery import RunMachinery
 from tavern_core.flow.workflow_files import WorkflowFiles
-from tavern_core.flow.workflow_tools import Engine, WorkflowTools
+from tavern_core.flow.workflow_tools import WorkflowEngine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.settings.result_redaction import masking
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class WorkflowServices:
     """Nodes, workflows, their engine and their tools."""
 
     nodes: Nodes
@@ -47,7 +47,7 @@ class Flow:
         catalogue: ToolCatalogue,
         pipeline: Pipeline,
         retrieval: Callable[[ToolSpecs, WorkflowFiles], Retrieval],
-    ) -> Flow:
+    ) -> WorkflowServices:
         """Compose the parts and register the engine for the executors; nothing is read and no plugin code runs."""
         specs = catalogue.specs
         base, tables = specs.base, specs.lifecycle.tables
@@ -57,8 +57,8 @@ class Flow:
         nodes = Nodes(specs.lifecycle, partial(retrieval, specs, workflow_files))
         machinery = RunMachinery(catalogue, models, nodes, workflow_files, plugin_workflows, pipeline.artifacts)
         workflows = Workflows(machinery)
-        engine = Engine(workflows, nodes, specs, pipeline.artifacts, pipeline.limits.inline_bytes)
-        jobs = RunsAsJobs(workflows, engine, base.config.jobs)
+        engine = WorkflowEngine(workflows, nodes, specs, pipeline.artifacts, pipeline.limits.inline_bytes)
+        jobs = RunJobAdapter(workflows, engine, base.config.jobs)
         tables.engines.enter(engine, jobs, partial(pipeline.run, base.mode))
         tools = WorkflowTools(workflow_files, plugin_workflows, tables)
         return cls(nodes, workflows, tools, models, machinery, pipeline)
@@ -77,10 +77,10 @@ def _invoke(
     return pipeline.run(pipeline.compiler.base.mode, tool, arguments, context, purpose, None, DOOR)
 
 
-def _governance(specs: ToolSpecs, plugin_workflows: PluginWorkflows) -> Governance:
+def _governance(specs: ToolSpecs, plugin_workflows: PluginWorkflows) -> LlmGovernance:
     """What holds for requests to language models."""
     base = specs.base
-    return Governance(
+    return LlmGovernance(
         PromptHooks(specs.lifecycle),
         PluginBudgets(base.config.limits.llms),
         specs.lifecycle.events,

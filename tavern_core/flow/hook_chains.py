@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from tavern_core.errors import PolicyDenied
 from tavern_core.flow.engine.node_outputs import Outputs
-from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.flow.engine.plan_tables import PreparedStep
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.graph.slot_compatibility import nesting_mismatch
-from tavern_core.kernel.execution.sync_async_drivers import Mode
-from tavern_core.kernel.hooks.argument_copies import copied
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
+from tavern_core.kernel.hooks.argument_copies import copy_json
 from tavern_core.kernel.hooks.hook_calls import HookCalls
-from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.hooks.table import HookImplementation
 from tavern_core.model.run import NodeInfo, RunInfo
 from tavern_core.model.workflow import Workflow
 from tavern_core.schema.bounded_json_copying import copied_parts
@@ -23,15 +23,19 @@ InputChange = tuple[str, str]
 """(plugin, its changed inputs), for the events of the run."""
 
 
-class FlowCalls:
+class WorkflowHookCalls:
     """Calls hooks for the engine."""
 
-    def __init__(self, calls: HookCalls, mode: Mode) -> None:
+    def __init__(self, calls: HookCalls, mode: ExecutionMode) -> None:
         self._calls = calls
         self._mode = mode
 
     async def change_inputs(
-        self, implementations: Iterable[Implementation], values: Mapping[str, Any], inputs: Mapping[str, Any], what: str
+        self,
+        implementations: Iterable[HookImplementation],
+        values: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        what: str,
     ) -> tuple[dict[str, Any], list[InputChange]]:
         """Chain hooks that may change inputs: each gets a copy of the previous result.
 
@@ -52,7 +56,7 @@ class FlowCalls:
         return current, changes
 
     async def change_patch(
-        self, implementations: Iterable[Implementation], patch: list[Any], workflow: Workflow
+        self, implementations: Iterable[HookImplementation], patch: list[Any], workflow: Workflow
     ) -> tuple[list[Any], tuple[str, ...]]:
         """Chain `tavern_before_patch`. Raises as `change_inputs`.
 
@@ -69,7 +73,9 @@ class FlowCalls:
                 patch = changed
         return patch, tuple(changed_by)
 
-    async def _changed(self, impl: Implementation, given: Mapping[str, Any], what: str, kind: Any, wanted: str) -> Any:
+    async def _changed(
+        self, impl: HookImplementation, given: Mapping[str, Any], what: str, kind: Any, wanted: str
+    ) -> Any:
         """A copy of what a hook answers, which is of this kind; None: it changes nothing. Raises PolicyDenied."""
         answer = await self._calls.guard(impl, given, self._mode, what)
         if answer is None:
@@ -85,7 +91,7 @@ class FlowCalls:
             raise PolicyDenied(text, hint=f"see {impl.where}", plugin=impl.plugin)
         return copied_parts(answer)
 
-    async def notify(self, implementations: Iterable[Implementation], values: Mapping[str, Any]) -> None:
+    async def notify(self, implementations: Iterable[HookImplementation], values: Mapping[str, Any]) -> None:
         """Call observers; their errors are diagnostics."""
         given = {name: copied_parts(value) for name, value in values.items()}
         await self._calls.notify(implementations, given, self._mode)
@@ -111,7 +117,11 @@ class NodeHooks:
     """
 
     def __init__(
-        self, calls: FlowCalls, before: tuple[Implementation, ...], after: tuple[Implementation, ...], info: RunInfo
+        self,
+        calls: WorkflowHookCalls,
+        before: tuple[HookImplementation, ...],
+        after: tuple[HookImplementation, ...],
+        info: RunInfo,
     ) -> None:
         self._calls = calls
         self._before = before
@@ -123,7 +133,9 @@ class NodeHooks:
         """Whether any hook needs the inputs."""
         return bool(self._before)
 
-    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    async def before(
+        self, run: RunPart, path: str, work: PreparedStep, inputs: dict[str, Any]
+    ) -> tuple[dict[str, Any], bool]:
         """The inputs, and whether they were changed. Raises PolicyDenied if a hook denies (POLICY_DENIED)."""
         info = _info(path, work)
         streams = {binding.key: inputs.pop(binding.key) for binding in work.step.streams if binding.key in inputs}
@@ -134,12 +146,12 @@ class NodeHooks:
             run.note("changed", path, {"plugin": plugin, "inputs": what})
         return (changed | streams if streams else changed), bool(changes)
 
-    async def after(self, path: str, work: Work, outputs: Outputs) -> None:
+    async def after(self, path: str, work: PreparedStep, outputs: Outputs) -> None:
         """Pass the outputs of the node to observers."""
         if self._after:
             await self._calls.notify(self._after, {"node": _info(path, work), "outputs": outputs, "run": self._info})
 
 
-def _info(path: str, work: Work) -> NodeInfo:
+def _info(path: str, work: PreparedStep) -> NodeInfo:
     step = work.step
-    return NodeInfo(path, step.type, copied(dict(step.config)), step.spec.plugin)
+    return NodeInfo(path, step.type, copy_json(dict(step.config)), step.spec.plugin)

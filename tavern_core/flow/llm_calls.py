@@ -24,7 +24,7 @@ from tavern_core.contract.llm import (
     price_of,
 )
 from tavern_core.errors import CallError, InputInvalid, ToolFailed
-from tavern_core.flow.llm_use import PluginBudgets, Use
+from tavern_core.flow.llm_use import LlmUse, PluginBudgets
 from tavern_core.flow.passed_models import ModelLike, PassedModels, is_passed
 from tavern_core.flow.plugin_workflows import PluginWorkflows
 from tavern_core.flow.prompt_hooks import ModelRequest, PromptHooks
@@ -55,7 +55,7 @@ _uses_originals: ContextVar[bool] = ContextVar("tavern_original_models", default
 
 
 @dataclass(frozen=True, slots=True)
-class Governance:
+class LlmGovernance:
     """What every request passes.
 
     Args:
@@ -76,7 +76,7 @@ class Governance:
 class Models:
     """The language models of plugins and of tavern.yaml."""
 
-    def __init__(self, contributions: Contributions, invoke: Invoke, governance: Governance) -> None:
+    def __init__(self, contributions: Contributions, invoke: Invoke, governance: LlmGovernance) -> None:
         from tavern_core.flow.llm_tool import llm_operations
 
         self._contributions = contributions
@@ -173,7 +173,7 @@ class Models:
         if self._known(name) is None:
             await self.prepare()
         governance = self._governance
-        use = Use(ModelRequest(name, _copied(messages), dict(options), purpose), context, asker)
+        use = LlmUse(ModelRequest(name, _copied(messages), dict(options), purpose), context, asker)
         try:
             use.request, use.changes = await governance.hooks.change(
                 use.request, asker, lambda other: self._known(other) is not None
@@ -185,7 +185,7 @@ class Models:
             raise
         return await self._governed(use, on_text)
 
-    async def _governed(self, use: Use, on_text: OnText | None) -> LLMAnswer:
+    async def _governed(self, use: LlmUse, on_text: OnText | None) -> LLMAnswer:
         """The governed call, what it used, and its event."""
         request, governance = use.request, self._governance
 
@@ -221,7 +221,7 @@ class Models:
         assert answer is not None
         return answer
 
-    def _note(self, use: Use, error: str, api_model: str = "", call_id: str = "") -> Event:
+    def _note(self, use: LlmUse, error: str, api_model: str = "", call_id: str = "") -> Event:
         """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
         request = use.request
         name = (request.model if self._known(request.model) else "") if request.model else self._only()
@@ -254,7 +254,7 @@ class Models:
     async def _answer(
         self, model: str, messages: list[dict[str, Any]], options: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        from tavern_core.flow.llm_tool import completed
+        from tavern_core.flow.llm_tool import model_answer
 
         if not _uses_originals.get() and (other := self.replacement) is not None:
             return dict(await other.complete(messages, model, options or {}))
@@ -262,7 +262,7 @@ class Models:
         deadline = DEADLINE.set(None if frame is None else frame[1])
         try:
             return answer_json(
-                await completed(found, model, messages, options or {}, _on_text.get(), self._governance.most)
+                await model_answer(found, model, messages, options or {}, _on_text.get(), self._governance.most)
             )
         finally:
             DEADLINE.reset(deadline)

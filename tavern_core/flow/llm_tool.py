@@ -9,7 +9,7 @@ from typing import Any, Final
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
 from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.errors import OutputTooLarge
-from tavern_core.kernel.catalogue.call_plan import Inner
+from tavern_core.kernel.catalogue.call_plan import InternalOperation
 from tavern_core.model.tool import ToolSpec
 
 ASK: Final = "core:LLM"
@@ -48,14 +48,14 @@ _ANSWER: Final[Mapping[str, Any]] = {
 }
 
 
-def llm_operations(answer: Callable[..., Awaitable[dict[str, Any]]]) -> dict[bool, Inner]:
+def llm_operations(answer: Callable[..., Awaitable[dict[str, Any]]]) -> dict[bool, InternalOperation]:
     """The operation, by whether the model is local.
 
     Args:
         answer: called with `model`, `messages` and `options`.
     """
     return {
-        is_local: Inner(ToolSpec(
+        is_local: InternalOperation(ToolSpec(
             ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=needed, input_schema=_QUESTION,
             output_schema=_ANSWER, impl=PythonTarget(answer),
         ))
@@ -63,7 +63,7 @@ def llm_operations(answer: Callable[..., Awaitable[dict[str, Any]]]) -> dict[boo
     }  # fmt: skip
 
 
-async def completed(
+async def model_answer(
     model: LLM,
     name: str,
     messages: Sequence[Message],

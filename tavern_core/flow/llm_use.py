@@ -20,7 +20,7 @@ _EVERYBODY: Final = "*"
 
 
 @dataclass(slots=True)
-class Use:
+class LlmUse:
     """One request while it runs, and what it has used."""
 
     request: ModelRequest
@@ -72,7 +72,7 @@ class PluginBudgets:
         self._lock = threading.Lock()
         self._used: dict[str, dict[str, float]] = {}
 
-    def begin(self, use: Use) -> None:
+    def begin(self, use: LlmUse) -> None:
         """Count a request of a plugin.
 
         Raises:
@@ -102,7 +102,7 @@ class PluginBudgets:
                     )
             used["calls"] += 1
 
-    def add(self, use: Use) -> None:
+    def add(self, use: LlmUse) -> None:
         """Count what a request used."""
         if self._of(use.asker) is None:
             return

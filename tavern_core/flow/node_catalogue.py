@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
 from tavern_core.kernel.catalogue.changed_tool_check import changed_parts
-from tavern_core.kernel.hooks.argument_copies import is_its_code, shown
+from tavern_core.kernel.hooks.argument_copies import copy_for_plugin, is_its_code
 from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.naming_rules import split_id
@@ -260,7 +260,9 @@ class Nodes(Mapping[str, NodeSpec]):
             if impl.plugin == spec.plugin:
                 continue
             try:
-                answer = await self._calls.ask(impl, {"definition": shown(spec), "owner": spec.plugin}, self._mode)
+                answer = await self._calls.ask(
+                    impl, {"definition": copy_for_plugin(spec), "owner": spec.plugin}, self._mode
+                )
             except Exception as error:  # noqa: BLE001 - any error of a plugin
                 answer = Deny(f"it failed with {printed(error)}")
             if answer is None:

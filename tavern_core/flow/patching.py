@@ -17,22 +17,22 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.errors import UsageError, WorkflowInvalid
-from tavern_core.flow.compiled_workflow_cache import Compiling, as_workflow
-from tavern_core.flow.hook_chains import FlowCalls
+from tavern_core.flow.compiled_workflow_cache import WorkflowCompiler, as_workflow
+from tavern_core.flow.hook_chains import WorkflowHookCalls
 from tavern_core.flow.workflow_files import SavedMeanwhile, WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.changes import Change, differences, in_words
+from tavern_core.graph.changes import WorkflowChange, differences, in_words
 from tavern_core.graph.json_patch import MOST_VALUES
 from tavern_core.graph.layout import layout
-from tavern_core.graph.patch import Patched, RemovedEdge, conflict, patched, revised
-from tavern_core.graph.patch_blame import blamed
+from tavern_core.graph.patch import PatchedWorkflow, RemovedEdge, apply_patch, conflict, with_revision
+from tavern_core.graph.patch_blame import problems_of_patch
 from tavern_core.graph.patch_ids import with_ids
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.graph.patch_view import project
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
-from tavern_core.kernel.plugins.host_registries import Tables
+from tavern_core.kernel.plugins.host_registries import HostRegistries
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model import depths
@@ -67,7 +67,7 @@ class PatchOutcome:
     """Why it was refused; also warnings, and errors that the workflow had before."""
     summary: Mapping[Language, str] = field(default_factory=lambda: _NO_WORDS)
     """The change in words, by language: ``en`` and ``zh``."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[WorkflowChange, ...] = ()
     """The change as data."""
     changed_by: tuple[str, ...] = ()
     """Plugins whose `tavern_before_patch` hooks changed the operations."""
@@ -84,18 +84,20 @@ class PatchOutcome:
         return {"ok": self.ok, "rev": self.workflow.rev, **json_members(self, *names)}
 
 
-class Patching:
+class WorkflowPatcher:
     """Applies patches for one host.
 
     Args:
         host: the caller that represents the host itself.
     """
 
-    def __init__(self, workflow_files: WorkflowFiles, compiling: Compiling, tables: Tables, host: CallContext) -> None:
+    def __init__(
+        self, workflow_files: WorkflowFiles, compiling: WorkflowCompiler, tables: HostRegistries, host: CallContext
+    ) -> None:
         self._workflow_files = workflow_files
         self._compiling = compiling
         self._hooks = tables.hooks
-        self._calls = FlowCalls(tables.calls, tables.mode)
+        self._calls = WorkflowHookCalls(tables.calls, tables.mode)
         self._recorder = tables.base.recorder
         self._mask = masking(tables.base.known_secrets)
         self._host = host
@@ -147,10 +149,10 @@ class Patching:
             if implementations := self._hooks.of("tavern_before_patch"):
                 patch, changed_by = await self._calls.change_patch(implementations, patch, before)
                 patch = plain_patch(patch)
-            done = patched(before, patch)
+            done = apply_patch(before, patch)
             said = (await self._compiling.made(done.workflow)).problems
             if _move_values(patch, done, said):
-                done = patched(before, patch)
+                done = apply_patch(before, patch)
                 said = (await self._compiling.made(done.workflow)).problems
         except PatchRefused as refused:
             return PatchOutcome(False, before, problems=refused.problems, changed_by=changed_by)
@@ -158,7 +160,7 @@ class Patching:
         if any(each.severity == "error" and not each.is_old for each in problems):
             return PatchOutcome(False, before, problems=problems, changed_by=changed_by)
         workflow, ids = with_ids(done, seed)
-        after = revised(placed(workflow), before.rev + 1)
+        after = with_revision(with_positions(workflow), before.rev + 1)
         changes = differences(before, after)
         return PatchOutcome(
             True, after, ids, done.removed_edges, problems, in_words(changes, before, after), changes, changed_by,
@@ -187,18 +189,18 @@ class Patching:
         """See `Workflows.layout`."""
         path = self.file(what)
         before = as_workflow(what, self._workflow_files)
-        after = placed(before, keep=keep)
+        after = with_positions(before, keep=keep)
         if after is before or dry_run or path is None:
             return after
-        saved = self._workflow_files.replace(path, before, revised(after, before.rev + 1))
+        saved = self._workflow_files.replace(path, before, with_revision(after, before.rev + 1))
         self.updated(saved, {"en": "nodes laid out", "zh": "重新排列了节点"}, {"changedBy": []})
         return saved
 
     async def _problems(
-        self, before: Workflow, done: Patched, said: tuple[FlowProblem, ...]
+        self, before: Workflow, done: PatchedWorkflow, said: tuple[FlowProblem, ...]
     ) -> tuple[PatchProblem, ...]:
         """The problems of the result; the workflow before is only checked if there are errors."""
-        found = tuple(blamed(said, done))
+        found = tuple(problems_of_patch(said, done))
         if not any(each.severity == "error" for each in found):
             return found
         old = {each.identity for each in (await self._compiling.made(before)).problems if each.severity == "error"}
@@ -234,7 +236,7 @@ class Patching:
         return found.path
 
 
-def _move_values(patch: list[Any], done: Patched, said: tuple[FlowProblem, ...]) -> bool:
+def _move_values(patch: list[Any], done: PatchedWorkflow, said: tuple[FlowProblem, ...]) -> bool:
     """Copy values that new nodes have for their inputs in `data`, as in seed 003, to `inputValues`; whether there were any."""
     moved = False
     for problem in said:
@@ -289,7 +291,7 @@ def _parsed(text: str | bytes) -> Any:
     )
 
 
-def projected(workflow: Workflow) -> dict[str, Any]:
+def projected_workflow(workflow: Workflow) -> dict[str, Any]:
     """The workflow as a model sees it. Raises WorkflowInvalid: an id is there twice (WORKFLOW_INVALID)."""
     try:
         return project(workflow)
@@ -298,7 +300,7 @@ def projected(workflow: Workflow) -> dict[str, Any]:
         raise WorkflowInvalid(f"workflow {workflow.id!r}: {problem.message}", hint=problem.hint) from None
 
 
-def placed(workflow: Workflow, *, keep: bool = True) -> Workflow:
+def with_positions(workflow: Workflow, *, keep: bool = True) -> Workflow:
     """The workflow with a position for each node that has none.
 
     Args:

@@ -10,7 +10,7 @@ from tavern_core.errors import PluginError
 from tavern_core.flow.workflow_files import WorkflowSource, workflow_files
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 
 _SECTION: Final = "workflows"
 
@@ -46,13 +46,13 @@ class PluginWorkflows:
         """The folders (or files) of `workflows.entry` of all plugins."""
         return [place for _, place in self._entries()]
 
-    def _entries(self) -> Iterator[tuple[Record, Path]]:
+    def _entries(self) -> Iterator[tuple[PluginRecord, Path]]:
         for record in self._lifecycle.records.values():
             has_workflows = _SECTION in record.candidate.facts.sections  # looked at first: most plugins have none
             if has_workflows and record.usable and (place := self._entry_folder(record)) is not None:
                 yield record, place
 
-    def _entry_folder(self, record: Record) -> Path | None:
+    def _entry_folder(self, record: PluginRecord) -> Path | None:
         """The folder (or file) of `workflows.entry`, if it is inside the plugin."""
         entry = _entry(record)
         root = self._root(record) if entry is not None else None
@@ -61,7 +61,7 @@ class PluginWorkflows:
         place = (root / entry).resolve()
         return place if place.is_relative_to(root.resolve()) else None
 
-    def _root(self, record: Record) -> Path | None:
+    def _root(self, record: PluginRecord) -> Path | None:
         """The folder of a plugin; for a zipped one, its unpacked folder."""
         candidate = record.candidate
         if candidate.folder is not None:
@@ -85,13 +85,13 @@ class PluginWorkflows:
         await self._lifecycle.activate_all(_contributes)
 
 
-def _contributes(record: Record) -> bool:
+def _contributes(record: PluginRecord) -> bool:
     """Whether the code of a plugin may contribute workflows, or language models."""
     candidate, sections = record.candidate, record.candidate.facts.sections
     return candidate.implicit or "llms" in sections or (_SECTION in sections and _entry(record) is None)
 
 
-def _entry(record: Record) -> str | None:
+def _entry(record: PluginRecord) -> str | None:
     """The value of `workflows.entry` in plugin.yaml, which has a section of this name."""
     from tavern_core.model.manifest import Entry
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tavern_core.errors import PluginError, PolicyDenied
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.hooks.table import HookImplementation
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.schema.bounded_json_copying import json_copy, json_or
 
@@ -81,7 +81,7 @@ class PromptHooks:
                 request = changed
         return request, changes
 
-    async def _implementations(self) -> Iterable[Implementation]:
+    async def _implementations(self) -> Iterable[HookImplementation]:
         try:
             await self._lifecycle.hooks_ready(wait=current.get() is None)
         except PluginError as error:
@@ -91,7 +91,9 @@ class PromptHooks:
         return self._lifecycle.tables.hooks.of(_HOOK)
 
 
-def _changed(impl: Implementation, request: ModelRequest, answer: Any, is_known: Callable[[str], bool]) -> ModelRequest:
+def _changed(
+    impl: HookImplementation, request: ModelRequest, answer: Any, is_known: Callable[[str], bool]
+) -> ModelRequest:
     if not isinstance(answer, Mapping) or not all(isinstance(key, str) for key in answer):
         raise _refused(impl, f"answered {type(answer).__name__}")
     copy, problem = json_copy(dict(answer))
@@ -119,7 +121,7 @@ def _changed(impl: Implementation, request: ModelRequest, answer: Any, is_known:
     return ModelRequest(model, messages, options, request.purpose)
 
 
-def _conversation(impl: Implementation, written: Any) -> list[dict[str, Any]]:
+def _conversation(impl: HookImplementation, written: Any) -> list[dict[str, Any]]:
     if "conversation" not in impl.arguments:
         raise _refused(impl, "changed the conversation, which it does not take as an argument")
     if not isinstance(written, list) or not written:
@@ -140,7 +142,7 @@ def _difference(old: ModelRequest, new: ModelRequest) -> str:
     return ", ".join(name for name, (before, after) in pairs.items() if before != after)
 
 
-def _refused(impl: Implementation, why: str) -> PolicyDenied:
+def _refused(impl: HookImplementation, why: str) -> PolicyDenied:
     return PolicyDenied(
         f"the request to a language model was refused: {impl.plugin} {why} from {_HOOK}",
         hint=f"return a changed copy of the prompt, deny(...) or None; see {impl.where}",

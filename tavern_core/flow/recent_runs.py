@@ -19,7 +19,7 @@ _EVENT: Final = 250
 """Approximate bytes of an event."""
 
 
-class Remembered:
+class RecentRuns:
     """Runs by id, oldest first. Thread-safe."""
 
     def __init__(self, most: int = MOST_RUNS, most_bytes: int = MOST_BYTES) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.flow.compiled_workflow_cache import as_workflow
 from tavern_core.flow.engine.journal import Journal
-from tavern_core.flow.engine.run_options import Question, RunOptions
-from tavern_core.flow.engine.sqlite_run_store import KeptRun
+from tavern_core.flow.engine.run_options import NodeQuestion, RunOptions
+from tavern_core.flow.engine.sqlite_run_store import StoredRun
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.nearest import did_you_mean
@@ -25,10 +25,10 @@ _LASTING = ("concurrency", "types", "resources", "to", "timeout_ms", "cache")
 
 
 @dataclass(frozen=True, slots=True)
-class TakenUp:
+class ResumedRun:
     """A run that is resumed."""
 
-    kept: KeptRun
+    kept: StoredRun
     """As it will be stored."""
     journal: Journal
     inputs: Mapping[str, Any]
@@ -41,8 +41,8 @@ class TakenUp:
 
 
 def taken_up(
-    kept: KeptRun, journal: Journal, answers: Mapping[str, Any], inputs: Mapping[str, Any], options: Mapping[str, Any]
-) -> TakenUp:
+    kept: StoredRun, journal: Journal, answers: Mapping[str, Any], inputs: Mapping[str, Any], options: Mapping[str, Any]
+) -> ResumedRun:
     """Collect the data with which the run continues.
 
     Raises:
@@ -70,7 +70,7 @@ def taken_up(
     anew = frozenset(
         name.rpartition("#")[0] for name, value in answers.items() if name in known and known[name] != value
     )
-    return TakenUp(
+    return ResumedRun(
         replace(kept, times_taken_up=kept.times_taken_up + 1), journal, {**kept.inputs, **inputs}, seen, chosen, anew
     )
 
@@ -88,7 +88,7 @@ def stored_options(run: RunOptions, given: Mapping[str, Any], took: float = 0.0)
     return {name: values[name] for name in _LASTING if name in given}
 
 
-def document_of_run(kept: KeptRun, workflow_files: WorkflowFiles) -> Workflow:
+def document_of_run(kept: StoredRun, workflow_files: WorkflowFiles) -> Workflow:
     """The workflow as it ran; if it held secrets, its current version.
 
     Raises:
@@ -105,7 +105,7 @@ def document_of_run(kept: KeptRun, workflow_files: WorkflowFiles) -> Workflow:
     return workflow.model_copy(update={"id": kept.workflow})
 
 
-def _left(kept: KeptRun, options: Mapping[str, Any]) -> dict[str, Any]:
+def _left(kept: StoredRun, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the run, with the rest of its deadline. Raises UsageError: no time is left, and no new one is passed (USAGE)."""
     own = dict(kept.options)
     if (limit := own.get("timeout_ms")) is not None and "timeout_ms" not in options:
@@ -118,7 +118,7 @@ def _left(kept: KeptRun, options: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
+def _check_answers(kept: StoredRun, answers: Mapping[str, Any]) -> None:
     """Do the answers fit the questions? Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
     known = [*(asked["id"] for asked in kept.questions), *kept.answers]
     if unknown := [name for name in answers if name not in known]:
@@ -130,6 +130,6 @@ def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
         name = asked["id"]
         if (
             name in answers
-            and (refusal := Question(name, asked["path"], asked["schema"]).refusal(answers[name])) is not None
+            and (refusal := NodeQuestion(name, asked["path"], asked["schema"]).refusal(answers[name])) is not None
         ):
             raise refusal

@@ -31,7 +31,7 @@ _WHO: Final = (
 """The fields that identify one caller, including the folder of `$workspace` in a scope."""
 
 
-def stored(caller: CallContext, host: CallContext, limit: frozenset[str] | None) -> dict[str, Any]:
+def caller_to_json(caller: CallContext, host: CallContext, limit: frozenset[str] | None) -> dict[str, Any]:
     """A caller as stored with its run; without `config` and `session_key`, which may hold secrets.
 
     Args:
@@ -44,7 +44,7 @@ def stored(caller: CallContext, host: CallContext, limit: frozenset[str] | None)
     return {**stored_context(replace(caller, permissions=effective)), "calls": caller.ledger.drawn}
 
 
-def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: CallContext) -> CallContext:
+def caller_from_json(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: CallContext) -> CallContext:
     """The caller that a run was stored with.
 
     Args:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from tavern_core.flow.engine.run import Run
-from tavern_core.flow.engine.run_options import Question
+from tavern_core.flow.engine.run_options import NodeQuestion
 from tavern_core.model.run import RunEvent, RunResult
 
 
@@ -56,7 +56,7 @@ class RunHandle:
         return self._run.is_over
 
     @property
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[NodeQuestion, ...]:
         """The open questions of its nodes."""
         return self._run.open_questions
 
@@ -65,10 +65,10 @@ class RunHandle:
 
     def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events after number `after`, until the run is over."""
-        return followed(self._run, after, self._task)
+        return follow_events(self._run, after, self._task)
 
 
-async def followed(run: Run, after: int, task: asyncio.Task[RunResult] | None = None) -> AsyncIterator[RunEvent]:
+async def follow_events(run: Run, after: int, task: asyncio.Task[RunResult] | None = None) -> AsyncIterator[RunEvent]:
     """The events of a run as they happen, on any loop; ends with the run (or with `task`, if that ends without one)."""
     happened, loop = asyncio.Event(), asyncio.get_running_loop()
 

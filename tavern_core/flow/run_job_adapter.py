@@ -19,18 +19,18 @@ from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.untrusted_content_rules import MARK
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.sqlite_run_store import KeptRun
-    from tavern_core.flow.workflow_tools import Engine
+    from tavern_core.flow.engine.sqlite_run_store import StoredRun
+    from tavern_core.flow.workflow_tools import WorkflowEngine
     from tavern_core.flow.workflows import Workflows
     from tavern_core.model.config import JobsConfig
 
 _LOST: Final = ToolError("CONNECTION_LOST", "the process that ran the workflow ended before it did", outcome="unknown")
 
 
-class RunsAsJobs:
+class RunJobAdapter:
     """See `contract.protocols.RunJobs`."""
 
-    def __init__(self, workflows: Workflows, engine: Engine, config: JobsConfig) -> None:
+    def __init__(self, workflows: Workflows, engine: WorkflowEngine, config: JobsConfig) -> None:
         self._workflows = workflows
         self._engine = engine
         self._config = config
@@ -82,7 +82,7 @@ class RunsAsJobs:
         return None
 
     async def outcome(self, run_id: str) -> ToolResult:
-        """See `Engine.outcome`."""
+        """See `WorkflowEngine.outcome`."""
         return await self._engine.outcome(run_id)
 
     def result(self, run_id: str, named: Collection[str] = ()) -> ToolResult | None:
@@ -97,7 +97,7 @@ class RunsAsJobs:
                 )
         return None
 
-    def _of(self, kept: KeptRun) -> Job:
+    def _of(self, kept: StoredRun) -> Job:
         status = OF_RUNS.get(kept.state, "failed")
         first = kept.errors[0] if kept.errors else None
         error = CANCELLED if status == "cancelled" else None
@@ -135,11 +135,11 @@ class RunsAsJobs:
         )
 
 
-def _is_of(kept: KeptRun, owner: tuple[str, str]) -> bool:
+def _is_of(kept: StoredRun, owner: tuple[str, str]) -> bool:
     return kept.caller is not None and _who(kept) == owner
 
 
-def _who(kept: KeptRun) -> tuple[str, str]:
+def _who(kept: StoredRun) -> tuple[str, str]:
     caller = kept.caller or {}
     if caller.get("host") or not caller:
         return HOST_PRINCIPAL, ""

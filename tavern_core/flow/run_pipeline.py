@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.nodes import MismatchedInput
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.flow.compiled_workflow_cache import Compiling
-from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
-from tavern_core.flow.engine.node_value_encoding import fresh
-from tavern_core.flow.engine.plan_tables import Prepared
-from tavern_core.flow.engine.run import Beginning, Run, RunHost, new_run_id, wanted_steps
-from tavern_core.flow.engine.run_event_log import EventLog
+from tavern_core.flow.compiled_workflow_cache import WorkflowCompiler
+from tavern_core.flow.engine.cache import DiskCache, EarlierResults, RunCache, SessionCache
+from tavern_core.flow.engine.node_value_encoding import deep_copy
+from tavern_core.flow.engine.plan_tables import PreparedPlan
+from tavern_core.flow.engine.run import Run, RunHost, RunStart, new_run_id, wanted_steps
+from tavern_core.flow.engine.run_event_log import RunEventLog
 from tavern_core.flow.engine.run_options import RunRequest
-from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
-from tavern_core.flow.engine.subworkflows import given as interface_values
-from tavern_core.flow.engine.subworkflows import input_mismatch
-from tavern_core.flow.hook_chains import FlowCalls, NodeHooks
+from tavern_core.flow.engine.sqlite_run_store import RunStore, StoredRun
+from tavern_core.flow.engine.subworkflows import input_mismatch, interface_values
+from tavern_core.flow.hook_chains import NodeHooks, WorkflowHookCalls
 from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.flow.node_permissions import NodeRights
-from tavern_core.flow.recent_runs import Remembered
-from tavern_core.flow.resuming import TakenUp, document_of_run, stored_options, taken_up
-from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
+from tavern_core.flow.recent_runs import RecentRuns
+from tavern_core.flow.resuming import ResumedRun, document_of_run, stored_options, taken_up
+from tavern_core.flow.run_caller import caller_from_json, caller_to_json, judge_owner, taken_up_as
 from tavern_core.flow.run_recorder import RunRecorder
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
@@ -36,7 +35,7 @@ from tavern_core.graph.slot_compatibility import chosen, nesting_mismatch
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.calls.taint_tracking import has_read
 from tavern_core.kernel.nodes.annotation_coercion import plain
-from tavern_core.kernel.plugins.host_registries import Tables
+from tavern_core.kernel.plugins.host_registries import HostRegistries
 from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
 from tavern_core.model.call import CallContext, check_caller
 from tavern_core.model.event import (
@@ -50,11 +49,11 @@ from tavern_core.model.run import RunInfo, RunResult
 from tavern_core.model.workflow import Workflow
 
 if TYPE_CHECKING:
-    from tavern_core.flow.patching import Patching
+    from tavern_core.flow.patching import WorkflowPatcher
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
+class NodeCaches:
     """The caches for answers of nodes."""
 
     session: SessionCache
@@ -63,7 +62,7 @@ class Caches:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class AdmittedRun:
     """A run that may start."""
 
     run: Run
@@ -72,25 +71,25 @@ class Begun:
     """Writes it to the store, if it is stored."""
 
 
-class Running:
+class WorkflowRunner:
     """Runs the workflows of one host."""
 
     def __init__(
         self,
         workflow_files: WorkflowFiles,
-        compiling: Compiling,
+        compiling: WorkflowCompiler,
         rights: NodeRights,
         facilities: NodeFacilities,
-        caches: Caches,
-        tables: Tables,
+        caches: NodeCaches,
+        tables: HostRegistries,
     ) -> None:
         base, workflows = tables.base, tables.base.config.workflows
-        self.remembered = Remembered()
+        self.remembered = RecentRuns()
         self._workflow_files = workflow_files
         self.compiling = compiling
         self._rights = rights
         self._hooks = tables.hooks
-        self._calls = FlowCalls(tables.calls, tables.mode)
+        self._calls = WorkflowHookCalls(tables.calls, tables.mode)
         self.caches = caches
         self._host = rights.host
         self._note = base.recorder.note
@@ -101,15 +100,15 @@ class Running:
         self._run_host = RunHost(base.tool_threads, facilities, self._mask, base.known_secrets)
 
     @cached_property
-    def patching(self) -> Patching:
+    def patching(self) -> WorkflowPatcher:
         """Applies patches; imported with the first one."""
-        from tavern_core.flow.patching import Patching
+        from tavern_core.flow.patching import WorkflowPatcher
 
-        return Patching(self._workflow_files, self.compiling, self._tables, self._host)
+        return WorkflowPatcher(self._workflow_files, self.compiling, self._tables, self._host)
 
     async def begin(
         self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
-    ) -> Begun:
+    ) -> AdmittedRun:
         """All steps before the first node: a refusal has not run anything. Raises as `Workflows.run`."""
         if not isinstance(inputs, Mapping):
             raise UsageError(f"inputs= takes a mapping, got {type(inputs).__name__}", hint='{"name": value}')
@@ -123,7 +122,7 @@ class Running:
         inputs: Mapping[str, Any],
         context: CallContext | None,
         options: Mapping[str, Any],
-    ) -> Begun:
+    ) -> AdmittedRun:
         """The same for a stored run, which no other process can resume from now on. Raises as `Workflows.resume`."""
         await self.compiling.plugin_workflows.prepare()
         kept, journal = self.caches.runs.take_up(run_id)
@@ -133,7 +132,7 @@ class Running:
             taken = taken_up(kept, journal, {**left, **answers}, inputs, options)
             drawn = self.caches.runs.calls(run_id)
             caller = taken_up_as(
-                run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host
+                run_id, caller_from_json(run_id, kept.caller, drawn, self._host), self._caller(context), self._host
             )
             return await self._begin(
                 document_of_run(kept, self._workflow_files), taken.inputs, caller, taken.options, taken
@@ -148,17 +147,17 @@ class Running:
         return context if context is not None or outer is None else outer[2]
 
     async def _seen(
-        self, inputs: dict[str, Any], log: EventLog, info: RunInfo, taken: TakenUp | None
+        self, inputs: dict[str, Any], log: RunEventLog, info: RunInfo, taken: ResumedRun | None
     ) -> tuple[dict[str, Any], bool]:
         """The inputs as hooks have changed them, once for a run and its resumptions; and whether they did."""
         if taken is None or taken.seen is None:
             return await self._changed(inputs, log, info)
         return dict(taken.seen), taken.kept.changed is not None
 
-    def _log_of(self, run_id: str) -> EventLog:
+    def _log_of(self, run_id: str) -> RunEventLog:
         """The events of a resumed run go on after those that are stored."""
         before = self.caches.runs.events(run_id)
-        return EventLog(before[-1].seq if before else 0, lambda after: self.caches.runs.events(run_id, after))
+        return RunEventLog(before[-1].seq if before else 0, lambda after: self.caches.runs.events(run_id, after))
 
     def _node_hooks(self, info: RunInfo) -> NodeHooks | None:
         around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
@@ -170,8 +169,8 @@ class Running:
         inputs: Mapping[str, Any],
         caller: CallContext,
         options: Mapping[str, Any],
-        taken: TakenUp | None = None,
-    ) -> Begun:
+        taken: ResumedRun | None = None,
+    ) -> AdmittedRun:
         made = await self.compiling.made(what)
         if made.prepared is None:
             raise made.refuse()
@@ -179,7 +178,7 @@ class Running:
         request = self._request(options, taken)
         earlier = self._earlier(request.again, caller, made.prepared, request.start_at, taken)
         run_id = taken.kept.run_id if taken is not None else request.run_id or new_run_id()
-        log = EventLog() if taken is None else self._log_of(run_id)
+        log = RunEventLog() if taken is None else self._log_of(run_id)
         info = RunInfo(run_id, made.workflow.id, caller.principal or "")
         inputs = {key: plain(value) for key, value in inputs.items()}
         seen, is_changed = await self._seen(inputs, log, info, taken)
@@ -190,26 +189,26 @@ class Running:
         if request.keep:
             about = await self._about(run_id, made.workflow, caller, taken)
             about = replace(  # the inputs are copied, because nodes may change them
-                about, inputs=fresh(inputs), changed=fresh(chosen_inputs) if is_changed else None,
+                about, inputs=deep_copy(inputs), changed=deep_copy(chosen_inputs) if is_changed else None,
                 options=stored_options(request.options, options, about.latency_ms),
             )  # fmt: skip
             recorder = RunRecorder(self.caches.runs, cache, about, None if taken is None else taken.journal)
         times, around = 0 if taken is None else taken.kept.times_taken_up, self._node_hooks(info)
         run = Run(
             made.prepared, chosen_inputs, host=self._run_host, context=caller, options=request.options,
-            beginning=Beginning(run_id, cache, request.answers, log, times, around, recorder),
+            beginning=RunStart(run_id, cache, request.answers, log, times, around, recorder),
         )  # fmt: skip
         self._take_over_reading(run, request.again if taken is None else run_id)
         self.remembered.add(run, cache, is_taken_up=taken is not None)
-        return Begun(run, info, recorder)
+        return AdmittedRun(run, info, recorder)
 
-    def _cache(self, request: RunRequest, earlier: Earlier | None) -> RunCache:
+    def _cache(self, request: RunRequest, earlier: EarlierResults | None) -> RunCache:
         caches, is_off = self.caches, not request.uses_cache
         return RunCache(
             caches.session, caches.disk, earlier, is_off=is_off, write=caches.runs.written, is_stored=request.keep
         )
 
-    def _request(self, options: Mapping[str, Any], taken: TakenUp | None) -> RunRequest:
+    def _request(self, options: Mapping[str, Any], taken: ResumedRun | None) -> RunRequest:
         """The options of a run. Raises UsageError: they do not fit together, or the id is taken (USAGE)."""
         request = RunRequest.read(options, self._defaults)
         if request.start_at and request.again is None and taken is None:
@@ -232,14 +231,14 @@ class Running:
             known = self.remembered.get(earlier)
             has_read(run, (known[0].reads or ()) if known is not None else self.caches.runs.sources(earlier))
 
-    async def _about(self, run_id: str, workflow: Workflow, caller: CallContext, taken: TakenUp | None) -> KeptRun:
+    async def _about(self, run_id: str, workflow: Workflow, caller: CallContext, taken: ResumedRun | None) -> StoredRun:
         """The stored data of a run that are known before its inputs."""
         if taken is not None:
             return replace(taken.kept, masked=())
-        who = stored(caller, self._host, await self._rights.limit(caller))
-        return KeptRun(run_id, workflow.id, "running", time.time(), content=workflow.raw, caller=who)
+        who = caller_to_json(caller, self._host, await self._rights.limit(caller))
+        return StoredRun(run_id, workflow.id, "running", time.time(), content=workflow.raw, caller=who)
 
-    async def through(self, begun: Begun) -> RunResult:
+    async def through(self, begun: AdmittedRun) -> RunResult:
         """Run it to its end, record it, and call observers."""
         run, info, recorder = begun.run, begun.info, begun.recorder
         outer = current.get()  # the maker of that call can follow the run and its streams from now on
@@ -282,7 +281,7 @@ class Running:
         depth, deadline, caller, call_id, _ = current.get() or (0, None, None, "", None)
         return depth, deadline, caller if run.context is self._host else run.context, call_id, run
 
-    async def _changed(self, inputs: Mapping[str, Any], log: EventLog, info: RunInfo) -> tuple[dict[str, Any], bool]:
+    async def _changed(self, inputs: Mapping[str, Any], log: RunEventLog, info: RunInfo) -> tuple[dict[str, Any], bool]:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
         own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
         if not implementations or any(
@@ -298,8 +297,8 @@ class Running:
         return own, bool(changes)
 
     def _earlier(
-        self, again: str | None, caller: CallContext, prepared: Prepared, start_at: Any, taken: TakenUp | None
-    ) -> Earlier | None:
+        self, again: str | None, caller: CallContext, prepared: PreparedPlan, start_at: Any, taken: ResumedRun | None
+    ) -> EarlierResults | None:
         """The answers of an earlier run, or of this one before it is resumed. Raises PolicyDenied: they belong to another caller."""
         if taken is not None:
             again = taken.kept.run_id
@@ -312,7 +311,7 @@ class Running:
         else:
             kept = self.caches.runs.find(again)
             steps, lost = self.caches.runs.steps(again)
-            owner = caller if caller is self._host else restored(again, kept.caller, 0, self._host)
+            owner = caller if caller is self._host else caller_from_json(again, kept.caller, 0, self._host)
         if taken is None and caller is not self._host:
             judge_owner(again, owner, caller, self._host)
         names = {start_at} if isinstance(start_at, str) else set(start_at)
@@ -323,10 +322,10 @@ class Running:
                     f"the workflow has no node {name!r}",
                     hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}",
                 )
-        return Earlier(steps, names if taken is None else names | taken.anew, lost, is_same=taken is not None)
+        return EarlierResults(steps, names if taken is None else names | taken.anew, lost, is_same=taken is not None)
 
 
-def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: Prepared) -> dict[str, Any]:
+def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: PreparedPlan) -> dict[str, Any]:
     """The inputs in the form of the interface. Raises InputInvalid: the workflow has no such input (INPUT_SCHEMA_INVALID)."""
     known = prepared.plan.inputs
     if unknown := [key for key in inputs if key not in known]:
@@ -338,7 +337,7 @@ def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: Prepared) -> dic
     return {key: chosen(known[key], value) for key, value in inputs.items()}
 
 
-def _check_inputs(prepared: Prepared, inputs: Mapping[str, Any], info: RunInfo) -> None:
+def _check_inputs(prepared: PreparedPlan, inputs: Mapping[str, Any], info: RunInfo) -> None:
     """Do the inputs fit the interface? Raises InputInvalid: some are missing or do not fit (INPUT_SCHEMA_INVALID)."""
     try:
         interface_values(prepared, inputs)
@@ -360,7 +359,7 @@ def _check_inputs(prepared: Prepared, inputs: Mapping[str, Any], info: RunInfo) 
         ) from None
 
 
-def _specs(prepared: Prepared) -> Iterator[NodeSpec]:
+def _specs(prepared: PreparedPlan) -> Iterator[NodeSpec]:
     """Every node type in a plan and in its groups, each once."""
     seen: set[int] = set()
     types: set[str] = set()

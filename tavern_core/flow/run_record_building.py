@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.flow.engine.node_outputs import Outputs
-from tavern_core.flow.engine.plan_tables import Prepared
-from tavern_core.flow.engine.sqlite_run_store import KeptRun
-from tavern_core.graph.slot_compatibility import converted
+from tavern_core.flow.engine.plan_tables import PreparedPlan
+from tavern_core.flow.engine.sqlite_run_store import StoredRun
+from tavern_core.graph.slot_compatibility import convert_value
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import FINAL_STATES, NodeRecord, RunEvent, RunRecord
 
@@ -41,11 +41,11 @@ def _noted(events: Iterable[RunEvent]) -> dict[str, dict[str, Any]]:
 
 
 def record_of(
-    kept: KeptRun,
+    kept: StoredRun,
     events: Iterable[RunEvent],
     outputs: Mapping[str, Outputs],
     has_ended: bool,
-    prepared: Prepared | None = None,
+    prepared: PreparedPlan | None = None,
 ) -> RunRecord:
     """Build the record.
 
@@ -80,7 +80,7 @@ def record_of(
     )
 
 
-def _inputs(prepared: Prepared | None, kept: KeptRun, given: Mapping[str, Outputs]) -> dict[str, dict[str, Any]]:
+def _inputs(prepared: PreparedPlan | None, kept: StoredRun, given: Mapping[str, Outputs]) -> dict[str, dict[str, Any]]:
     """The inputs of the workflow's own nodes: values of the file, and values from edges."""
     works = prepared.works if prepared is not None else ()
     defaults = (
@@ -96,7 +96,7 @@ def _inputs(prepared: Prepared | None, kept: KeptRun, given: Mapping[str, Output
         for one in work.ones:
             if one.output in from_[one.step]:
                 value = from_[one.step][one.output]
-                inputs[one.key] = value if one.converts is None else converted(value, *one.converts)
+                inputs[one.key] = value if one.converts is None else convert_value(value, *one.converts)
         for many in work.many:
             inputs[many.key] = [from_[step][key] for step, key, _ in many.sources if key in from_[step]]
         found[work.step.id] = inputs

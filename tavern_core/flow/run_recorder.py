@@ -15,7 +15,7 @@ from tavern_core.flow.engine.cache import RunCache
 from tavern_core.flow.engine.journal import Journal, node_record
 from tavern_core.flow.engine.node_value_encoding import encoded, is_large
 from tavern_core.flow.engine.run import Run
-from tavern_core.flow.engine.sqlite_run_store import Events, Fixed, KeptRun, RunStore
+from tavern_core.flow.engine.sqlite_run_store import EventRows, Fixed, RunStore, StoredRun
 from tavern_core.model.run import RunResult
 
 PAUSE_S: Final = 1.0
@@ -36,7 +36,7 @@ class RunRecorder:
         journal: of a resumed run, which is already in the store.
     """
 
-    def __init__(self, store: RunStore, cache: RunCache, about: KeptRun, journal: Journal | None = None) -> None:
+    def __init__(self, store: RunStore, cache: RunCache, about: StoredRun, journal: Journal | None = None) -> None:
         self._store = store
         self._cache = cache
         self._about = about
@@ -112,7 +112,7 @@ class RunRecorder:
             self._rows.append(text)
         return text
 
-    def _events(self) -> Events:
+    def _events(self) -> EventRows:
         """The events that are not in the database."""
         return self._saved + 1, self._seen, b",".join(self._rows)
 
@@ -172,7 +172,7 @@ class RunRecorder:
             return
         self._saved, self._rows = self._seen, []
 
-    def _kept(self, run: Run, state: str, result: RunResult | None = None) -> KeptRun:
+    def _kept(self, run: Run, state: str, result: RunResult | None = None) -> StoredRun:
         took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0
         questions = tuple(
             question.to_json()

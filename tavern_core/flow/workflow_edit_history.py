@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import UsageError
-from tavern_core.flow.patching import Patching, PatchOutcome, judge_whole
+from tavern_core.flow.patching import PatchOutcome, WorkflowPatcher, judge_whole
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.patch import conflict, revised
+from tavern_core.graph.patch import conflict, with_revision
 from tavern_core.graph.patch_view import project
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.model.json_members import json_members
@@ -23,7 +23,7 @@ _MOST_KEPT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EditHistoryEntry:
     """One change in the history of a session."""
 
     summary: Mapping[Language, str]
@@ -46,7 +46,7 @@ class WorkflowSession:
         self,
         workflow: Workflow,
         path: Path | None,
-        patching: Patching,
+        patching: WorkflowPatcher,
         files: WorkflowFiles,
         portal: Portal,
     ) -> None:
@@ -57,8 +57,8 @@ class WorkflowSession:
         self._patching = patching
         self._files = files
         self._wait = portal.run
-        self._done: list[Entry] = []
-        self._undone: list[Entry] = []
+        self._done: list[EditHistoryEntry] = []
+        self._undone: list[EditHistoryEntry] = []
 
     @property
     def rev(self) -> int:
@@ -66,7 +66,7 @@ class WorkflowSession:
         return self.workflow.rev
 
     @property
-    def history(self) -> tuple[Entry, ...]:
+    def history(self) -> tuple[EditHistoryEntry, ...]:
         """The changes that `undo` would take back, oldest first."""
         return tuple(self._done)
 
@@ -108,7 +108,7 @@ class WorkflowSession:
             return outcome
         if self.workflow is not before:  # changed while the patch was checked
             return PatchOutcome(False, self.workflow, problems=(conflict(self.rev, wanted=before.rev),))
-        self._done = [*self._done, Entry(outcome.summary, outcome, before, outcome.workflow)][-_MOST_KEPT:]
+        self._done = [*self._done, EditHistoryEntry(outcome.summary, outcome, before, outcome.workflow)][-_MOST_KEPT:]
         self._undone.clear()
         self._become(outcome.workflow, outcome.summary, "patch", outcome.changed_by)
         return outcome
@@ -119,7 +119,7 @@ class WorkflowSession:
             raise UsageError("there is nothing to undo", hint="session.history shows the changes")
         entry = self._done.pop()
         self._undone.append(entry)
-        return self._become(revised(entry.before, self.rev + 1), entry.summary, "undo")
+        return self._become(with_revision(entry.before, self.rev + 1), entry.summary, "undo")
 
     def redo(self) -> Workflow:
         """Make the last undone change again. Raises UsageError: nothing was undone since the last patch (USAGE)."""
@@ -127,7 +127,7 @@ class WorkflowSession:
             raise UsageError("there is nothing to redo", hint="only changes that were undone can be redone")
         entry = self._undone.pop()
         self._done.append(entry)
-        return self._become(revised(entry.after, self.rev + 1), entry.summary, "redo")
+        return self._become(with_revision(entry.after, self.rev + 1), entry.summary, "redo")
 
     def save(self, id_: str = "") -> Workflow:
         """Write the current state into its file, or as a workflow of the first workflow folder.

@@ -16,7 +16,7 @@ from tavern_core.errors import CallError, InputInvalid, OutputInvalid, TavernErr
 from tavern_core.flow.workflow_tool_cache import ToolFacts, WorkflowToolCache
 from tavern_core.kernel.calls.background_call_request import job_id
 from tavern_core.kernel.files.file_stamp import stamp_at
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.artifact import media_type_of
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.workflows import Workflows
     from tavern_core.kernel.calls.large_results import ArtifactStore
     from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
-    from tavern_core.kernel.plugins.host_registries import Tables
+    from tavern_core.kernel.plugins.host_registries import HostRegistries
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.node import NodeSpec
     from tavern_core.model.run import RunResult
@@ -70,7 +70,9 @@ class WorkflowTools:
 
     """
 
-    def __init__(self, workflow_files: WorkflowFiles, plugin_workflows: PluginWorkflows, tables: Tables) -> None:
+    def __init__(
+        self, workflow_files: WorkflowFiles, plugin_workflows: PluginWorkflows, tables: HostRegistries
+    ) -> None:
         self._workflow_files = workflow_files
         self._plugin_workflows = plugin_workflows
         self._cache = WorkflowToolCache(tables.base.home / "cache" / "workflow-tools.json", tables.base.version)
@@ -126,7 +128,9 @@ class WorkflowTools:
         files = self._workflow_files.stamp(self._paths)
         return None if files is None else (files, self._contributions.generation, self._registry.generation)
 
-    def _entry(self, id_: str, source: WorkflowSource, found: dict[tuple[str, str], Diagnostic]) -> Entry | None:
+    def _entry(
+        self, id_: str, source: WorkflowSource, found: dict[tuple[str, str], Diagnostic]
+    ) -> RegistryEntry | None:
         def notice(code: str, message: str, hint: str, severity: Literal["error", "warning"] = "warning") -> None:
             found[code, PREFIX + id_] = Diagnostic(code, message, "", hint, severity, {"tool": PREFIX + id_})
 
@@ -142,7 +146,7 @@ class WorkflowTools:
         if not facts.description:
             text = f"workflow {id_!r} has no description: a model cannot know what it is for"
             notice("WORKFLOW_UNDESCRIBED", text, 'write "description" into its file')
-        return Entry(PREFIX + id_, OWNER, _tool(id_, facts))
+        return RegistryEntry(PREFIX + id_, OWNER, _tool(id_, facts))
 
     def _facts(self, id_: str, source: WorkflowSource) -> ToolFacts:
         """What a tool needs from its workflow; a file is read only if it has changed. Raises TavernError: it is not valid."""
@@ -155,7 +159,7 @@ class WorkflowTools:
         return facts
 
 
-class Engine:
+class WorkflowEngine:
     """Runs workflows and nodes for the executors (`contract.protocols.FlowEngine`)."""
 
     def __init__(
@@ -263,7 +267,7 @@ class Engine:
         self, run_id: str, arguments: Mapping[str, Any], context: CallContext | None
     ) -> RunHandle | None:
         """The run of a job, from where it waited for an approval; None: it was resumed elsewhere, and is over."""
-        from tavern_core.flow.engine.journal import GoesOn
+        from tavern_core.flow.engine.journal import RunContinuesElsewhere
 
         while (kept := self._workflows.kept_run(run_id)) is not None:
             if kept.state != "running":
@@ -272,7 +276,7 @@ class Engine:
                 ):
                     return None
                 unstored = {name: arguments[name] for name in kept.masked if name in arguments}
-                with suppress(GoesOn):
+                with suppress(RunContinuesElsewhere):
                     return await self._workflows.take_up(run_id, inputs=unstored, context=context)
             await asyncio.sleep(_LOOK_S)
         return None
@@ -352,7 +356,7 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
 
 def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Callable[[bytes], Any]) -> ToolResult:
     from tavern_core.kernel.nodes.json_values import to_plain
-    from tavern_core.schema.bounded_json_copying import NotPlain
+    from tavern_core.schema.bounded_json_copying import NotPlainData
 
     if not result.ok:
         raise _call_error(result)
@@ -370,7 +374,7 @@ def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Cal
     try:
         plain = to_plain(value, tagged=False, large=large)
         return ToolResult(True, value=plain, content=tuple(links), job=result.run_id)
-    except NotPlain as error:
+    except NotPlainData as error:
         hint = "give text, numbers, lists, objects or bytes"
         message = f"an output of the workflow cannot be returned: {error}"
         raise OutputInvalid(message, hint=hint, outcome="done", runId=result.run_id) from None

@@ -24,16 +24,16 @@ from tavern_core.model.call import check_most
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.flow.compiled_workflow_cache import Made
-    from tavern_core.flow.engine.plan_tables import Prepared
+    from tavern_core.flow.compiled_workflow_cache import CompiledWorkflow
+    from tavern_core.flow.engine.plan_tables import PreparedPlan
     from tavern_core.flow.engine.run import Run
-    from tavern_core.flow.engine.run_options import Question
-    from tavern_core.flow.engine.sqlite_run_store import KeptRun, RunStore
+    from tavern_core.flow.engine.run_options import NodeQuestion
+    from tavern_core.flow.engine.sqlite_run_store import RunStore, StoredRun
     from tavern_core.flow.patching import PatchOutcome
-    from tavern_core.flow.recent_runs import Remembered
+    from tavern_core.flow.recent_runs import RecentRuns
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.run_machinery import RunMachinery
-    from tavern_core.flow.run_pipeline import Begun, Running
+    from tavern_core.flow.run_pipeline import AdmittedRun, WorkflowRunner
     from tavern_core.flow.workflow_edit_history import WorkflowSession
     from tavern_core.flow.workflow_files import WorkflowSource
     from tavern_core.graph.edit import WorkflowEditor
@@ -62,14 +62,14 @@ class Workflows(Mapping[str, "Workflow"]):
         self.workflow_files = self._workflow_files = machinery.workflow_files
         self._machinery = machinery
         self._making = threading.Lock()
-        self._made: Running | None = None
+        self._made: WorkflowRunner | None = None
         self._portal = portal = machinery.catalogue.specs.base.portal
         self._wait = portal.run
         self._prepare = machinery.plugin_workflows.prepare
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def _running(self) -> Running:
+    def _running(self) -> WorkflowRunner:
         if self._made is None:
             self._portal.check()
             with self._making:
@@ -77,7 +77,7 @@ class Workflows(Mapping[str, "Workflow"]):
         return self._made
 
     @property
-    def _runs(self) -> Remembered:
+    def _runs(self) -> RecentRuns:
         return self._running.remembered
 
     @property
@@ -153,7 +153,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     async def checked(self, what: Any) -> builtins.list[FlowProblem]:
         """`check` for code in an event loop."""
-        made: Made = await self._running.compiling.made(what)
+        made: CompiledWorkflow = await self._running.compiling.made(what)
         return [*made.problems]
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
@@ -185,9 +185,9 @@ class Workflows(Mapping[str, "Workflow"]):
 
     def project(self, what: Any) -> dict[str, Any]:
         """A workflow as a model sees and patches it: nodes and edges by id (docs/workflows.md). Raises as `check`."""
-        from tavern_core.flow.patching import projected
+        from tavern_core.flow.patching import projected_workflow
 
-        return projected(self.find(what))
+        return projected_workflow(self.find(what))
 
     def patch(
         self, what: Any, operations: Any, *, rev: int | None = None, seed: int | None = None, dry_run: bool = False
@@ -311,7 +311,7 @@ class Workflows(Mapping[str, "Workflow"]):
             raise refusal
         return self.run_store.leave_answer(run_id, question, value)
 
-    def questions(self, run_id: str) -> tuple[Question, ...]:
+    def questions(self, run_id: str) -> tuple[NodeQuestion, ...]:
         """The open questions of a run, also of another process or without a process.
 
         Raises:
@@ -324,12 +324,12 @@ class Workflows(Mapping[str, "Workflow"]):
         answered = self.run_store.answers(run_id)
         return tuple(question for question in found if question.id not in answered)
 
-    def _asked(self, run_id: str) -> tuple[Question, ...]:
+    def _asked(self, run_id: str) -> tuple[NodeQuestion, ...]:
         """The open questions of a stored run, including those with a stored answer."""
-        from tavern_core.flow.engine.run_options import Question
+        from tavern_core.flow.engine.run_options import NodeQuestion
 
         kept = self.run_store.get(run_id)
-        return () if kept is None or kept.state not in _OPEN else tuple(Question(**one) for one in kept.questions)
+        return () if kept is None or kept.state not in _OPEN else tuple(NodeQuestion(**one) for one in kept.questions)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """The events of a run after number `after`, also of a stored one. Raises as `cancel`.
@@ -346,10 +346,10 @@ class Workflows(Mapping[str, "Workflow"]):
         It may be a run of another process. If that process ends before the run does, the last event is `run:` with the remaining state:
         `run:interrupted`, or `run:waiting` for an answer.
         """
-        from tavern_core.flow.run_handle import followed
+        from tavern_core.flow.run_handle import follow_events
 
         if (run := self._here(run_id)) is not None:
-            async for event in followed(run, after):
+            async for event in follow_events(run, after):
                 yield event
             return
         runs, place = self.run_store, 0
@@ -363,7 +363,7 @@ class Workflows(Mapping[str, "Workflow"]):
         for event in runs.events_to_end(run_id, after):
             yield event
 
-    def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
+    def kept(self, workflow: str = "", most: int = 100) -> builtins.list[StoredRun]:
         """The runs in the store, newest first; including those of other processes of this state folder.
 
         Raises:
@@ -372,7 +372,7 @@ class Workflows(Mapping[str, "Workflow"]):
         check_most(most)
         return self.run_store.list(workflow, most)
 
-    def kept_run(self, run_id: str) -> KeptRun | None:
+    def kept_run(self, run_id: str) -> StoredRun | None:
         """One run of the store, or None. Raises StateDamaged (STATE_DAMAGED)."""
         return self.run_store.get(run_id)
 
@@ -399,7 +399,7 @@ class Workflows(Mapping[str, "Workflow"]):
         asked = (each for each in kept.questions if kept.state in _OPEN and each["id"] not in answered)
         kept = replace(kept, questions=tuple(asked))
         steps, _ = self.run_store.steps(run_id)
-        prepared: Prepared | None = None
+        prepared: PreparedPlan | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
                 prepared = (await self._running.compiling.made(document_of_run(kept, self._workflow_files))).prepared
@@ -447,10 +447,10 @@ class Workflows(Mapping[str, "Workflow"]):
     async def _taken_up(
         self, run_id: str, answers: Mapping[str, Any] | None, inputs: Mapping[str, Any] | None, context: CallContext | None,
         options: Mapping[str, Any],
-    ) -> Begun:  # fmt: skip
+    ) -> AdmittedRun:  # fmt: skip
         return await self._running.take_up(run_id, answers or {}, inputs or {}, context, options)
 
-    def _in_background(self, begun: Begun) -> RunHandle:
+    def _in_background(self, begun: AdmittedRun) -> RunHandle:
         from tavern_core.flow.run_handle import RunHandle
 
         task = asyncio.create_task(self._running.through(begun))

@@ -10,7 +10,7 @@ from tavern_core.model.message_translation import Language, Row, say, text_in
 from tavern_core.model.safe_printing import printed, shortened
 from tavern_core.model.workflow import Workflow
 
-Kind = Literal[
+ChangeKind = Literal[
     "node added", "node removed", "node changed", "edge added", "edge removed", "edge changed", "workflow changed"
 ]
 _WORDS: Final[Mapping[str, Row]] = {
@@ -34,10 +34,10 @@ _SECTIONS: Final = ("inputValues", "configValues", "data")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WorkflowChange:
     """One difference."""
 
-    kind: Kind
+    kind: ChangeKind
     id: str = ""
     """The node or edge."""
     name: str = ""
@@ -56,12 +56,12 @@ class Change:
         }
 
 
-def differences(before: Workflow, after: Workflow) -> tuple[Change, ...]:
+def differences(before: Workflow, after: Workflow) -> tuple[WorkflowChange, ...]:
     """What changed from one state to the other; positions are left out. Elements that are the same object are not compared."""
     return (*_nodes(before, after), *_edges(before, after), *_rest(before.raw, after.raw))
 
 
-def in_words(changes: Iterable[Change], before: Workflow, after: Workflow) -> dict[Language, str]:
+def in_words(changes: Iterable[WorkflowChange], before: Workflow, after: Workflow) -> dict[Language, str]:
     """The changes as one sentence in each language."""
     names = {node.id: node.display_name or node.id for flow in (before, after) for node in flow.nodes}
     every = list(changes)
@@ -72,7 +72,7 @@ def in_words(changes: Iterable[Change], before: Workflow, after: Workflow) -> di
     return {"en": "; ".join(said), "zh": "；".join(text_in(text, "zh") for text in said)}
 
 
-def _said(change: Change, names: Mapping[str, str]) -> Any:
+def _said(change: WorkflowChange, names: Mapping[str, str]) -> Any:
     if change.kind.startswith("edge"):
         edge = change.before if change.kind == "edge removed" else change.after
         ends = {
@@ -97,47 +97,47 @@ def _value(value: Any) -> str:
     return shortened(printed(value), 80)
 
 
-def _nodes(before: Workflow, after: Workflow) -> Iterator[Change]:
+def _nodes(before: Workflow, after: Workflow) -> Iterator[WorkflowChange]:
     old = {node["id"]: node for node in before.raw.get("nodes") or ()}
     new = {node["id"]: node for node in after.raw.get("nodes") or ()}
     for id_, node in old.items():
         if id_ not in new:
-            yield Change("node removed", id_, _title(node), node["type"], before=dict(node))
+            yield WorkflowChange("node removed", id_, _title(node), node["type"], before=dict(node))
     for id_, node in new.items():
         if (was := old.get(id_)) is None:
-            yield Change("node added", id_, _title(node), node["type"], after=dict(node))
+            yield WorkflowChange("node added", id_, _title(node), node["type"], after=dict(node))
         elif was is not node:
             for key, one, other in _members(was, node):
-                yield Change("node changed", id_, _title(node), node["type"], key, one, other)
+                yield WorkflowChange("node changed", id_, _title(node), node["type"], key, one, other)
 
 
 def _title(node: Mapping[str, Any]) -> str:
     return str(node.get("displayName") or node["id"])
 
 
-def _edges(before: Workflow, after: Workflow) -> Iterator[Change]:
+def _edges(before: Workflow, after: Workflow) -> Iterator[WorkflowChange]:
     old = {edge["id"]: edge for edge in before.raw.get("edges") or ()}
     new = {edge["id"]: edge for edge in after.raw.get("edges") or ()}
     for id_, edge in old.items():
         if id_ not in new:
-            yield Change("edge removed", id_, before=dict(edge))
+            yield WorkflowChange("edge removed", id_, before=dict(edge))
     for id_, edge in new.items():
         if (was := old.get(id_)) is None:
-            yield Change("edge added", id_, after=dict(edge))
+            yield WorkflowChange("edge added", id_, after=dict(edge))
         elif was is not edge and not _same(was, edge):
-            yield Change("edge changed", id_, before=dict(was), after=dict(edge))
+            yield WorkflowChange("edge changed", id_, before=dict(was), after=dict(edge))
 
 
-def _rest(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+def _rest(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[WorkflowChange]:
     for key in dict.fromkeys((*before, *after)):
         if key in ("nodes", "edges", "rev"):
             continue
         one, other = before.get(key), after.get(key)
         if key in ("interfaceInputs", "interfaceOutputs"):
             for name, was, is_now in _pairs(one or {}, other or {}):
-                yield Change("workflow changed", key=f"{key}.{name}", before=was, after=is_now)
+                yield WorkflowChange("workflow changed", key=f"{key}.{name}", before=was, after=is_now)
         elif not _same(one, other):
-            yield Change("workflow changed", key=key, before=one, after=other)
+            yield WorkflowChange("workflow changed", key=key, before=one, after=other)
 
 
 def _members(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -13,10 +13,10 @@ from itertools import islice
 from typing import Final, Protocol
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.node_reading import NodeReader, Placed
+from tavern_core.graph.node_reading import NodeReader, ResolvedNode
 from tavern_core.graph.order import circles, reachable, topological
-from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
-from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report
+from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, FlowStep
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport
 from tavern_core.graph.wiring import Wiring
 from tavern_core.model import depths
 from tavern_core.model.nearest import suggestion
@@ -58,7 +58,7 @@ class Library(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompileResult:
     """The result of compiling a workflow."""
 
     plan: FlowPlan | None
@@ -71,20 +71,20 @@ class Compiled:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
 
-def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
+def compile_workflow(workflow: Workflow, library: Library) -> CompileResult:
     """Compile a workflow and the workflows of its groups.
 
     Returns:
         The plan, or all problems; problems in groups name the path of the node.
     """
-    contained = _Contained(library)
-    report = Report()
+    contained = _InnerWorkflows(library)
+    report = ProblemReport()
     order = contained.gather(workflow, report)
     plans: dict[str, FlowPlan | None] = {}
-    found: dict[str, Report] = {}
+    found: dict[str, ProblemReport] = {}
     sizes: dict[str, int] = {}
     for inner in order:  # groups before the workflows that contain them
-        found[inner.id] = Report()
+        found[inner.id] = ProblemReport()
         plans[inner.id] = _compile_one(inner, library, plans, found[inner.id], contained)
         _report_groups(inner, found, found[inner.id], library)
         sizes[inner.id] = _size(inner, sizes, library)
@@ -93,18 +93,20 @@ def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
     if (size := _size(workflow, sizes, library)) > MOST_EXPANDED:
         text = f"with those of its groups it has {size:,} nodes; at most {MOST_EXPANDED:,}"
         report.add(FlowProblem("TOO_LARGE", text, hint="use a core:Map or core:Loop instead of groups in groups"))
-    return Compiled(plan if not report.errors else None, report.problems)
+    return CompileResult(plan if not report.errors else None, report.problems)
 
 
 def _size(workflow: Workflow, sizes: Mapping[str, int], library: Library) -> int:
     groups = (node for node in workflow.nodes if node.type in GROUPS)
-    return len(workflow.nodes) + sum(sizes.get(resolved(node, workflow, library), 0) for node in groups)
+    return len(workflow.nodes) + sum(sizes.get(group_workflow_id(node, workflow, library), 0) for node in groups)
 
 
-def _report_groups(workflow: Workflow, found: Mapping[str, Report], report: Report, library: Library) -> None:
+def _report_groups(
+    workflow: Workflow, found: Mapping[str, ProblemReport], report: ProblemReport, library: Library
+) -> None:
     """Add the problems in each group, with the path of the node."""
     for node in workflow.nodes:
-        reference = resolved(node, workflow, library) if node.type in GROUPS else ""
+        reference = group_workflow_id(node, workflow, library) if node.type in GROUPS else ""
         inside = found.get(reference) if reference else None
         if inside is None or report.takes_none_of(inside):
             continue
@@ -124,7 +126,7 @@ def reference_of(node: WorkflowNode) -> str:
     return ""
 
 
-def resolved(node: WorkflowNode, workflow: Workflow, library: Library) -> str:
+def group_workflow_id(node: WorkflowNode, workflow: Workflow, library: Library) -> str:
     """The workflow id of a group node of `workflow`; empty if it names none.
 
     Workflows of plugins have ids ``<plugin>.<name>``, and reference each other by name.
@@ -135,7 +137,7 @@ def resolved(node: WorkflowNode, workflow: Workflow, library: Library) -> str:
     return own if reference and dot and own in library.workflow_ids() else reference
 
 
-class _Contained:
+class _InnerWorkflows:
     """The workflows inside a workflow."""
 
     def __init__(self, library: Library) -> None:
@@ -144,7 +146,7 @@ class _Contained:
         self.circular: set[tuple[str, str]] = set()
         """(workflow, reference) pairs that lead back to the workflow itself."""
 
-    def gather(self, root: Workflow, report: Report) -> list[Workflow]:
+    def gather(self, root: Workflow, report: ProblemReport) -> list[Workflow]:
         """All workflows inside `root`, inner ones first, without those that contain themselves."""
         names: list[str] = []
         queue = self._references(root)
@@ -158,7 +160,7 @@ class _Contained:
                 queue.extend(self._references(inner))
         return self._ordered(root, names, report)
 
-    def _ordered(self, root: Workflow, names: list[str], report: Report) -> list[Workflow]:
+    def _ordered(self, root: Workflow, names: list[str], report: ProblemReport) -> list[Workflow]:
         everything = ["", *names]  # the empty name is the root
         number = {name: at for at, name in enumerate(everything)}
         if root.id in number:
@@ -191,7 +193,7 @@ class _Contained:
 
     def _references(self, workflow: Workflow) -> list[str]:
         groups = (node for node in workflow.nodes if node.type in GROUPS)
-        return list(dict.fromkeys(name for node in groups if (name := resolved(node, workflow, self.library))))
+        return list(dict.fromkeys(name for node in groups if (name := group_workflow_id(node, workflow, self.library))))
 
 
 def _depth(holds: list[list[int]], order: list[int]) -> int:
@@ -206,8 +208,8 @@ def _compile_one(
     workflow: Workflow,
     library: Library,
     plans: Mapping[str, FlowPlan | None],
-    report: Report,
-    contained: _Contained,
+    report: ProblemReport,
+    contained: _InnerWorkflows,
 ) -> FlowPlan | None:
     """One workflow whose groups are already compiled."""
     if len(workflow.nodes) > MOST_NODES or len(workflow.edges) > MOST_EDGES:
@@ -241,12 +243,12 @@ def _place(
     workflow: Workflow,
     library: Library,
     plans: Mapping[str, FlowPlan | None],
-    report: Report,
-    contained: _Contained,
-) -> dict[str, Placed]:
+    report: ProblemReport,
+    contained: _InnerWorkflows,
+) -> dict[str, ResolvedNode]:
     """Each node with its type and its slots here."""
     reader = NodeReader(workflow, report)
-    placed: dict[str, Placed] = {}
+    placed: dict[str, ResolvedNode] = {}
     for node in workflow.nodes:
         if node.id in placed:
             report.add(
@@ -258,7 +260,7 @@ def _place(
         spec = library.node(node.type)
         if spec is None:
             report.add(_unknown_type(node, library, report))
-        reference = resolved(node, workflow, library) if node.type in GROUPS else ""
+        reference = group_workflow_id(node, workflow, library) if node.type in GROUPS else ""
         inner = contained.workflows.get(reference) if reference else None
         if node.type in GROUPS and inner is None:
             report.add(_no_group(node, reference, library, report))
@@ -273,7 +275,7 @@ def _place(
     return placed
 
 
-def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> FlowProblem:
+def _unknown_type(node: WorkflowNode, library: Library, report: ProblemReport) -> FlowProblem:
     near = report.near(node.type, library.node_types())
     hint = suggestion(near) or library.why_no_node(node.type)
     return FlowProblem(
@@ -285,7 +287,7 @@ def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> FlowP
     )
 
 
-def _no_group(node: WorkflowNode, reference: str, library: Library, report: Report) -> FlowProblem:
+def _no_group(node: WorkflowNode, reference: str, library: Library, report: ProblemReport) -> FlowProblem:
     if not reference:
         return FlowProblem(
             "GROUP_MISSING",
@@ -309,7 +311,7 @@ def _no_group(node: WorkflowNode, reference: str, library: Library, report: Repo
     )
 
 
-def _needs(steps: Iterable[Step]) -> tuple[tuple[int, ...], ...]:
+def _needs(steps: Iterable[FlowStep]) -> tuple[tuple[int, ...], ...]:
     needs = []
     for step in steps:
         fed = (*step.bindings, *step.streams)
@@ -317,7 +319,7 @@ def _needs(steps: Iterable[Step]) -> tuple[tuple[int, ...], ...]:
     return tuple(needs)
 
 
-def _wanted(steps: list[Step], needs: tuple[tuple[int, ...], ...]) -> frozenset[int]:
+def _wanted(steps: list[FlowStep], needs: tuple[tuple[int, ...], ...]) -> frozenset[int]:
     """All steps except those that only feed lazy inputs."""
     asked = {source.step for step in steps for binding in step.lazy for source in binding.sources}
     if not asked:

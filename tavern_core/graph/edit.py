@@ -21,9 +21,9 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import Workflow
 
-Check = Callable[[Workflow], list[FlowProblem]]
+FindProblems = Callable[[Workflow], list[FlowProblem]]
 """The function that returns all problems of a workflow; it decides whether an edit is allowed."""
-Read = Callable[[Mapping[str, Any], str], Workflow]
+ReadWorkflow = Callable[[Mapping[str, Any], str], Workflow]
 """Builds a workflow from a document and its id; raises WorkflowInvalid for an invalid document."""
 
 
@@ -36,12 +36,12 @@ class WorkflowEditor:
         read: builds the workflow from the edited document, sharing nothing with the inserted values.
     """
 
-    def __init__(self, workflow: Workflow, check: Check | None = None, read: Read | None = None) -> None:
+    def __init__(self, workflow: Workflow, check: FindProblems | None = None, read: ReadWorkflow | None = None) -> None:
         self.workflow = workflow
         self._check = check
         self._read = read or _plain_read
         self._known = _errors(check(workflow)) if check is not None else set()
-        self._batch: _Draft | None = None
+        self._batch: _WorkflowDraft | None = None
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -55,7 +55,7 @@ class WorkflowEditor:
         if self._batch is not None:
             yield  # part of the outer one
             return
-        draft = self._batch = _Draft(self.workflow, self._known)
+        draft = self._batch = _WorkflowDraft(self.workflow, self._known)
         try:
             yield
         finally:
@@ -170,9 +170,9 @@ class WorkflowEditor:
                 node["position"] = {"x": at[0], "y": at[1]}
         self._end(draft, "arrange")
 
-    def _begin(self, *nodes: str) -> _Draft:
+    def _begin(self, *nodes: str) -> _WorkflowDraft:
         """The draft of the batch, or a new one. Raises UsageError: one of `nodes` does not exist (USAGE)."""
-        draft = self._batch or _Draft(self.workflow, self._known)
+        draft = self._batch or _WorkflowDraft(self.workflow, self._known)
         for node in nodes:
             if node not in draft.nodes:
                 listed = list(draft.nodes)
@@ -180,7 +180,7 @@ class WorkflowEditor:
                 raise UsageError(f"there is no node {node!r}", hint=hint)
         return draft
 
-    def _end(self, draft: _Draft, what: str) -> None:
+    def _end(self, draft: _WorkflowDraft, what: str) -> None:
         """An edit is made; that of a batch is checked with the others. Raises as `_take`."""
         if draft is not self._batch:
             self._take(draft, what)
@@ -195,7 +195,7 @@ class WorkflowEditor:
             raise UsageError(f"a position is two numbers, got {position!r:.100}", hint="position=(0, 0)") from None
         return {"x": x, "y": y}
 
-    def _take(self, draft: _Draft, what: str) -> None:
+    def _take(self, draft: _WorkflowDraft, what: str) -> None:
         """Make a draft the workflow. Raises UsageError: it is not well-formed, or has new errors (USAGE)."""
         try:
             changed = self._read(draft.data, self.workflow.id)
@@ -248,7 +248,7 @@ def _free(wanted: str, taken: Collection[str]) -> str:
     return next(name for at in range(2, len(taken) + 3) if (name := f"{wanted}-{at}") not in taken)
 
 
-class _Draft:
+class _WorkflowDraft:
     """A workflow in one or several edits.
 
     Args:
@@ -308,7 +308,7 @@ class _Draft:
         self.edges = {edge["id"]: (edge["source"], edge["target"]) for edge in self.data["edges"]}
 
 
-def _positioned(workflow: Workflow, read: Read) -> Workflow:
+def _positioned(workflow: Workflow, read: ReadWorkflow) -> Workflow:
     """The workflow with a position for each node; the same object if all have one."""
     if all(node.position for node in workflow.nodes):
         return workflow

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.patch_problems import PatchProblem, PatchRefused, unknown
+from tavern_core.graph.patch_problems import PatchProblem, PatchRefused, unknown_name_problem
 from tavern_core.model import depths
 from tavern_core.model.json_pointer import exact_pointer, split_pointer
 from tavern_core.model.safe_printing import printed, said
@@ -24,7 +24,7 @@ OPS: Final = ("add", "remove", "replace", "move", "copy", "test")
 _NEEDS: Final = {"add": "value", "replace": "value", "test": "value", "move": "from", "copy": "from"}
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _BAD_ESCAPE: Final = re.compile(r"~(?![01])")
-Parts = tuple[str, ...]
+PointerParts = tuple[str, ...]
 """A JSON Pointer, parted and unescaped."""
 
 
@@ -35,8 +35,8 @@ class Operation:
     at: int
     """Its place in the patch, from 0."""
     op: str
-    path: Parts
-    source: Parts | None = None
+    path: PointerParts
+    source: PointerParts | None = None
     """`from`."""
     value: Any = None
 
@@ -49,7 +49,7 @@ class Operation:
         return data
 
 
-class Allowance:
+class PatchCopyBudget:
     """How much the operations of one patch may still copy and move."""
 
     def __init__(self, values: int = MOST_VALUES) -> None:
@@ -57,7 +57,7 @@ class Allowance:
 
     def take(self, operation: Operation, value: Any) -> None:
         """Count `value`, which will be at the path of `operation`. Raises PatchRefused."""
-        count, depth = measured(value, self._left)
+        count, depth = measure_json(value, self._left)
         self._left -= count
         if self._left < 0:
             text = f"the operations copy and move more than {MOST_VALUES:,} values"
@@ -70,7 +70,7 @@ class Allowance:
             )
 
 
-def measured(value: Any, most: int) -> tuple[int, int]:
+def measure_json(value: Any, most: int) -> tuple[int, int]:
     """(values, levels) of JSON; the walk ends after `most` values."""
     if type(value) not in (dict, list):
         return 1, 0
@@ -127,7 +127,7 @@ def _read(at: int, written: Any) -> Operation:
         if "op" not in written or not isinstance(op, str):
             text = "`op` is missing" if "op" not in written else f"`op` is text, got {_kind(op)}"
             raise PatchRefused(PatchProblem("UNKNOWN_OP", text, op=at, hint=f"one of {', '.join(OPS)}", allowed=OPS))
-        raise PatchRefused(unknown("UNKNOWN_OP", "there is no operation", op, OPS, op=at))
+        raise PatchRefused(unknown_name_problem("UNKNOWN_OP", "there is no operation", op, OPS, op=at))
     path = _parts(at, written, "path")
     source = _parts(at, written, "from") if _NEEDS.get(op) == "from" else None
     if _NEEDS.get(op) == "value" and "value" not in written:
@@ -135,7 +135,7 @@ def _read(at: int, written: Any) -> Operation:
     return Operation(at, op, path, source, written.get("value"))
 
 
-def _parts(at: int, written: dict[str, Any], member: str) -> Parts:
+def _parts(at: int, written: dict[str, Any], member: str) -> PointerParts:
     if member not in written:
         raise _lacks(at, str(written["op"]), member)
     text = written[member]
@@ -161,7 +161,7 @@ def _lacks(at: int, op: str, member: str) -> PatchRefused:
     return PatchRefused(PatchProblem("MISSING_MEMBER", f"{op!r} needs `{member}`", op=at, hint=f'add "{member}": ...'))
 
 
-def apply_operation(document: Any, operation: Operation, allowance: Allowance) -> Any:
+def apply_operation(document: Any, operation: Operation, allowance: PatchCopyBudget) -> Any:
     """Apply one operation in place; the new document, which is another object only if its root is replaced.
 
     Raises:
@@ -181,7 +181,7 @@ def apply_operation(document: Any, operation: Operation, allowance: Allowance) -
 
 def apply_patch(document: Any, patch: Any) -> Any:
     """A patched copy of any JSON document. Raises PatchRefused; the document never changes."""
-    operations, allowance, changed = read_operations(patch), Allowance(), plain_copy(document)
+    operations, allowance, changed = read_operations(patch), PatchCopyBudget(), plain_copy(document)
     for operation in operations:
         changed = apply_operation(changed, operation, allowance)
     return changed
@@ -194,7 +194,7 @@ def plain_copy(value: Any) -> Any:
     return [plain_copy(item) for item in value] if type(value) is list else value
 
 
-def _measure(document: Any, operation: Operation, allowance: Allowance) -> None:
+def _measure(document: Any, operation: Operation, allowance: PatchCopyBudget) -> None:
     if operation.source is None:
         if operation.op in ("add", "replace"):
             allowance.take(operation, operation.value)
@@ -210,7 +210,7 @@ def _measure(document: Any, operation: Operation, allowance: Allowance) -> None:
         allowance.take(operation, value)
 
 
-def _reached(document: Any, parts: Parts) -> Iterator[Any]:
+def _reached(document: Any, parts: PointerParts) -> Iterator[Any]:
     """The value at a path, if there is one."""
     for part in parts:
         if type(document) is dict and part in document:
@@ -250,7 +250,7 @@ def _explained(document: Any, operation: Operation, error: Exception) -> PatchPr
     return PatchProblem("PATH_MISSING", said(error), op=at, pointer=exact_pointer(operation.path))
 
 
-def _missing(document: Any, at: int, parts: Parts, *, must_exist: bool) -> PatchProblem | None:
+def _missing(document: Any, at: int, parts: PointerParts, *, must_exist: bool) -> PatchProblem | None:
     """The first part of a path that leads nowhere.
 
     Args:
@@ -264,7 +264,7 @@ def _missing(document: Any, at: int, parts: Parts, *, must_exist: bool) -> Patch
                 if may_be_new:
                     return None
                 text = f"there is nothing at {place!r:.200}:" + (" it" if number else " the document") + " has no"
-                return unknown("PATH_MISSING", text, part, document, op=at, pointer=place)
+                return unknown_name_problem("PATH_MISSING", text, part, document, op=at, pointer=place)
             document = document[part]
         elif type(document) is list:
             most = len(document) if may_be_new else len(document) - 1

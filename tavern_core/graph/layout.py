@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from tavern_core.graph.order import topological
-from tavern_core.graph.spatial_grid import SpatialGrid, around
+from tavern_core.graph.spatial_grid import SpatialGrid, bounding_box
 from tavern_core.model import depths
 from tavern_core.model.workflow import Workflow
 
@@ -30,16 +30,16 @@ _FARTHEST: Final = 1e9
 """Pixels from the origin; nodes farther away are laid out again."""
 _LARGEST: Final = 1e7
 _SWEEPS: Final = 4
-Place = tuple[float, float]
+Point = tuple[float, float]
 Size = tuple[float, float]
 
 
-def layout(workflow: Workflow, *, keep: bool = True) -> Mapping[str, Place]:
+def layout(workflow: Workflow, *, keep: bool = True) -> Mapping[str, Point]:
     """Node id → (x, y) in pixels, of the upper left corner; relative to the group node for a node in one."""
-    return arranged(workflow, keep=keep)[0]
+    return layout_with_sizes(workflow, keep=keep)[0]
 
 
-def arranged(workflow: Workflow, *, keep: bool = True) -> tuple[dict[str, Place], dict[str, Size]]:
+def layout_with_sizes(workflow: Workflow, *, keep: bool = True) -> tuple[dict[str, Point], dict[str, Size]]:
     """`layout`, and node id → (width, height): as written, else estimated; a group without a written size holds its nodes."""
     ids = list(dict.fromkeys(node.id for node in workflow.nodes))
     parents = _parents(workflow, set(ids))
@@ -49,7 +49,7 @@ def arranged(workflow: Workflow, *, keep: bool = True) -> tuple[dict[str, Place]
     for name in ids:
         members.setdefault(parents.get(name, ""), []).append(name)
     edges = _edges_by_parent(workflow, parents)
-    places: dict[str, Place] = {}
+    places: dict[str, Point] = {}
     for parent in sorted(
         members, key=lambda name: -_depth(name, parents)
     ):  # inner groups first: they have to know their size
@@ -88,7 +88,7 @@ def _written_sizes(workflow: Workflow) -> dict[str, Size]:
     return found
 
 
-def _fixed(workflow: Workflow) -> dict[str, Place]:
+def _fixed(workflow: Workflow) -> dict[str, Point]:
     found = {}
     for node in workflow.nodes:
         at = node.position or {}
@@ -155,8 +155,8 @@ def _chain(name: str, parents: Mapping[str, str]) -> Iterable[tuple[str, str]]:
 
 
 def _placed(
-    names: Sequence[str], edges: Sequence[tuple[str, str]], sizes: Mapping[str, Size], fixed: Mapping[str, Place]
-) -> dict[str, Place]:
+    names: Sequence[str], edges: Sequence[tuple[str, str]], sizes: Mapping[str, Size], fixed: Mapping[str, Point]
+) -> dict[str, Point]:
     places = dict(fixed)
     free = [name for name in names if name not in fixed]
     if not free:
@@ -178,7 +178,7 @@ def _placed(
     for block in [block for block in blocks if len(block) > 1 or block[0] in beside] + ([lonely] if lonely else []):
         inside = _grid(block, sizes) if block is lonely else _layered(block, among, sizes)
         wanted = _wanted(block, inside, beside, places, sizes)
-        box = around([(*inside[name], *sizes[name]) for name in block])
+        box = bounding_box([(*inside[name], *sizes[name]) for name in block])
         if wanted is None:
             left, _, _, bottom = room.bounds
             wanted = (left, bottom + _GAP[1]) if room.boxes else (0.0, 0.0)
@@ -215,9 +215,9 @@ def _blocks(among: Mapping[str, Sequence[str]]) -> list[list[str]]:
 
 
 def _wanted(
-    block: Sequence[str], inside: Mapping[str, Place], beside: Mapping[str, Sequence[tuple[str, bool]]],
-    places: Mapping[str, Place], sizes: Mapping[str, Size],
-) -> Place | None:  # fmt: skip
+    block: Sequence[str], inside: Mapping[str, Point], beside: Mapping[str, Sequence[tuple[str, bool]]],
+    places: Mapping[str, Point], sizes: Mapping[str, Size],
+) -> Point | None:  # fmt: skip
     """Where the origin of a block should be so that its nodes stand beside their fixed neighbours; None: it has none."""
     lefts: list[float] = []
     rights: list[float] = []
@@ -235,11 +235,11 @@ def _wanted(
     return (max(lefts) if lefts else min(rights)), sum(middles) / len(middles)
 
 
-def _grid(names: Sequence[str], sizes: Mapping[str, Size]) -> dict[str, Place]:
+def _grid(names: Sequence[str], sizes: Mapping[str, Size]) -> dict[str, Point]:
     """Nodes without edges, in rows."""
     columns = math.ceil(math.sqrt(len(names)))
     wide = max(sizes[name][0] for name in names) + _GAP[0]
-    found: dict[str, Place] = {}
+    found: dict[str, Point] = {}
     top = 0.0
     for at in range(0, len(names), columns):
         row = names[at : at + columns]
@@ -248,7 +248,7 @@ def _grid(names: Sequence[str], sizes: Mapping[str, Size]) -> dict[str, Place]:
     return found
 
 
-def _layered(names: Sequence[str], among: Mapping[str, Sequence[str]], sizes: Mapping[str, Size]) -> dict[str, Place]:
+def _layered(names: Sequence[str], among: Mapping[str, Sequence[str]], sizes: Mapping[str, Size]) -> dict[str, Point]:
     """The nodes of one connected part, from (0, 0) to the right and down."""
     if len(names) == 1:
         return {names[0]: (0.0, 0.0)}
@@ -261,7 +261,7 @@ def _layered(names: Sequence[str], among: Mapping[str, Sequence[str]], sizes: Ma
     layers = _ordered(_layers(after, before), before, after)
     size = [sizes[name] for name in names]
     y = _heights(layers, before, after, [height for _, height in size])
-    found: dict[str, Place] = {}
+    found: dict[str, Point] = {}
     left = 0.0
     for layer in layers:
         for node in layer:

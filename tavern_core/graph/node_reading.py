@@ -22,17 +22,17 @@ from tavern_core.graph.plan import (
     LOOP,
     MAP,
     FlowPlan,
-    Kind,
+    StepKind,
     map_keys,
 )
-from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report
-from tavern_core.graph.slot_compatibility import chosen, converted, value_mismatch
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport
+from tavern_core.graph.slot_compatibility import chosen, convert_value, value_mismatch
 from tavern_core.model.nearest import suggestion
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
 
-_KINDS: Final[Mapping[str, Kind]] = {
+_KINDS: Final[Mapping[str, StepKind]] = {
     GROUP_INPUT: "input",
     GROUP_OUTPUT: "output",
     GROUP_NODE: "group",
@@ -44,12 +44,12 @@ _NO_EXEC: Final = NodeExec()
 
 
 @dataclass(slots=True)
-class Placed:
+class ResolvedNode:
     """One node of the file, read. `spec` is None if its type is unknown; its slots are then not checked."""
 
     node: WorkflowNode
     spec: NodeSpec | None
-    kind: Kind = "node"
+    kind: StepKind = "node"
     inputs: Mapping[str, Slot] = field(default_factory=dict)
     outputs: Mapping[str, Slot] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -70,18 +70,20 @@ _SLOTS: Final = ("inputs", "outputs")
 class NodeReader:
     """Reads the nodes of one workflow; problems go to `report`."""
 
-    def __init__(self, workflow: Workflow, report: Report) -> None:
+    def __init__(self, workflow: Workflow, report: ProblemReport) -> None:
         self._workflow = workflow
         self._report = report
 
-    def place(self, node: WorkflowNode, spec: NodeSpec | None, inner: Workflow | None, plan: FlowPlan | None) -> Placed:
+    def place(
+        self, node: WorkflowNode, spec: NodeSpec | None, inner: Workflow | None, plan: FlowPlan | None
+    ) -> ResolvedNode:
         """Read one node.
 
         Args:
             inner: the workflow of a group.
             plan: the compiled inner workflow; None if it has problems.
         """
-        placed = Placed(node, spec, _KINDS.get(node.type, "node"), exec=self._exec(node), plan=plan)
+        placed = ResolvedNode(node, spec, _KINDS.get(node.type, "node"), exec=self._exec(node), plan=plan)
         if spec is None:
             placed.is_open = True
             return placed
@@ -99,7 +101,7 @@ class NodeReader:
             self._say("DEPRECATED", f"{spec.type!r} is deprecated", node, hint=hint, is_warning=True)
         return placed
 
-    def _choices(self, placed: Placed, spec: NodeSpec, inner: Workflow | None) -> None:
+    def _choices(self, placed: ResolvedNode, spec: NodeSpec, inner: Workflow | None) -> None:
         """Names in the configuration that must exist: of a mode, of inputs and outputs of the inner workflow."""
         named: dict[str, Collection[str]] = {}
         if spec.modes and spec.mode_config_key:
@@ -119,7 +121,7 @@ class NodeReader:
             hint = suggestion(near) or (f"one of {', '.join(map(repr, list(known)[:10]))}" if known else "leave it out")
             self._say("BAD_CONFIG", text, placed.node, hint=hint, near=near)
 
-    def _slots(self, placed: Placed, spec: NodeSpec, inner: Workflow | None) -> None:
+    def _slots(self, placed: ResolvedNode, spec: NodeSpec, inner: Workflow | None) -> None:
         inputs, outputs = spec.inputs, spec.outputs
         if placed.mode:
             mode = spec.modes[placed.mode]
@@ -165,13 +167,13 @@ class NodeReader:
                 self._say("BAD_EXEC", f"{place} of {node.id!r}: {each.message}", node, hint=each.hint)
             return _NO_EXEC
 
-    def _defaults(self, placed: Placed) -> None:
+    def _defaults(self, placed: ResolvedNode) -> None:
         """The outputs of the node after a failure: they must exist and have the right types."""
         defaults = dict(placed.exec.defaults)
         for key, value in defaults.items():
             slot = placed.outputs.get(key)
             if slot is not None:
-                defaults[key] = value = converted(chosen(slot, value), slot.type, slot.type)
+                defaults[key] = value = convert_value(chosen(slot, value), slot.type, slot.type)
             place = f"{EXEC_KEY}.defaults.{key} of {placed.node.id!r}"
             if slot is None and not (placed.is_open and not placed.outputs):
                 near = self._report.near(key, placed.outputs)
@@ -188,7 +190,7 @@ class NodeReader:
         if defaults:
             placed.exec = placed.exec.model_copy(update={"defaults": defaults})
 
-    def _warn_of_ignored(self, placed: Placed) -> None:
+    def _warn_of_ignored(self, placed: ResolvedNode) -> None:
         """Values in `data`, where editors put them, and where nothing reads them."""
         node = placed.node
         for name in _VALUES:
@@ -202,7 +204,7 @@ class NodeReader:
             text, hint = f"data.{key} of {node.id!r} is ignored", f"write it as inputValues.{key}"
             self._say("UNKNOWN_INPUT", text, node, key, hint, is_warning=True)
 
-    def _values(self, placed: Placed) -> None:
+    def _values(self, placed: ResolvedNode) -> None:
         """The values of the file and the defaults, checked."""
         node = placed.node
         self._warn_of_ignored(placed)
@@ -240,7 +242,7 @@ class NodeReader:
         self._report.add(FlowProblem(code, message, node.id, slot, "", hint, near, severity))  # type: ignore[arg-type]
 
 
-def bypass_of(placed: Placed) -> PassThrough | str | None:
+def bypass_of(placed: ResolvedNode) -> PassThrough | str | None:
     """The outputs of a bypassed node: as its type says, else each output repeats the first input of its type."""
     spec = placed.spec
     if spec is None or not placed.exec.bypassed:

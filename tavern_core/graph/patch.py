@@ -18,10 +18,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.json_patch import Allowance, Operation, apply_operation, read_operations
-from tavern_core.graph.patch_paths import Names, named
+from tavern_core.graph.json_patch import Operation, PatchCopyBudget, apply_operation, read_operations
+from tavern_core.graph.patch_paths import PatchLocalIds, resolve_local_ids
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
-from tavern_core.graph.patch_view import by_id, merged, show
+from tavern_core.graph.patch_view import by_id, merge_projection, show
 from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import InterfaceSlot, Workflow, WorkflowEdge, WorkflowNode
@@ -51,25 +51,25 @@ class RemovedEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class Patched:
+class PatchedWorkflow:
     """A patched workflow, whose new nodes and edges still have their localIds as ids."""
 
     workflow: Workflow
-    names: Names
+    names: PatchLocalIds
     removed_edges: tuple[RemovedEdge, ...] = ()
     touched: Mapping[tuple[str, str], list[Operation]] = field(default_factory=dict)
     """(section, id) → the operations on it, in order."""
 
 
-def patched(workflow: Workflow, patch: Any) -> Patched:
+def apply_patch(workflow: Workflow, patch: Any) -> PatchedWorkflow:
     """Apply a patch, which must be JSON already; the workflow does not change. The result is not compiled yet.
 
     Raises:
         PatchRefused: nothing is applied.
     """
     written = read_operations(patch)
-    names, operations = named(workflow, written)
-    shown, allowance = by_id(workflow), Allowance()
+    names, operations = resolve_local_ids(workflow, written)
+    shown, allowance = by_id(workflow), PatchCopyBudget()
     copied: set[tuple[str, str]] = set()
     touched: dict[tuple[str, str], list[Operation]] = {}
     removed: dict[str, int] = {}
@@ -83,8 +83,8 @@ def patched(workflow: Workflow, patch: Any) -> Patched:
         if operation.op != "test":
             _note(operation, touched, removed)
     shown, gone = _without_edges_of(shown, removed, touched, names)
-    raw = _cleaned(merged(workflow, shown, copied), workflow, shown, removed)
-    return Patched(_built(workflow, raw, touched), names, gone, touched)
+    raw = _cleaned(merge_projection(workflow, shown, copied), workflow, shown, removed)
+    return PatchedWorkflow(_built(workflow, raw, touched), names, gone, touched)
 
 
 def _note(operation: Operation, touched: dict[tuple[str, str], list[Operation]], removed: dict[str, int]) -> None:
@@ -116,7 +116,10 @@ def conflict(now: int, op: int | None = None, wanted: int | None = None) -> Patc
 
 
 def _without_edges_of(
-    shown: dict[str, Any], removed: Mapping[str, int], touched: Mapping[tuple[str, str], list[Operation]], names: Names
+    shown: dict[str, Any],
+    removed: Mapping[str, int],
+    touched: Mapping[tuple[str, str], list[Operation]],
+    names: PatchLocalIds,
 ) -> tuple[dict[str, Any], tuple[RemovedEdge, ...]]:
     """The projection without edges that end at removed nodes, except those whose ends the patch wrote afterwards."""
     if not removed:
@@ -252,6 +255,6 @@ def _misshapen(
     )
 
 
-def revised(workflow: Workflow, rev: int) -> Workflow:
+def with_revision(workflow: Workflow, rev: int) -> Workflow:
     """The same workflow with another revision."""
     return workflow.model_copy(update={"rev": rev, "raw": {**workflow.raw, "rev": rev}})

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tavern_core.graph.json_patch import Operation, Parts
+from tavern_core.graph.json_patch import Operation, PointerParts
 from tavern_core.graph.order import circles, topological
-from tavern_core.graph.patch import INTERFACE, Patched
+from tavern_core.graph.patch import INTERFACE, PatchedWorkflow
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.workflow import Workflow
 
 
-def blamed(problems: Iterable[FlowProblem], done: Patched) -> Iterator[PatchProblem]:
+def problems_of_patch(problems: Iterable[FlowProblem], done: PatchedWorkflow) -> Iterator[PatchProblem]:
     """Problems of the compiled result in the words of the patch: its localIds are the ids of the result."""
     ends = _by_target(done)
     sources = {edge.id: edge.source for edge in done.workflow.edges}
@@ -42,7 +42,7 @@ def _newest_edge(workflow: Workflow, node: str) -> str:
     return next((edge.id for edge in reversed(workflow.edges) if (edge.source, edge.target) in pairs), "")
 
 
-def _by_target(done: Patched) -> dict[str, list[Operation]]:
+def _by_target(done: PatchedWorkflow) -> dict[str, list[Operation]]:
     """Node → the operations that gave it an edge or took one away."""
     found: dict[str, list[Operation]] = {}
     for edge in done.workflow.edges:
@@ -53,13 +53,13 @@ def _by_target(done: Patched) -> dict[str, list[Operation]]:
 
 
 def _place(
-    each: FlowProblem, done: Patched, ends: Mapping[str, Sequence[Operation]], sources: Mapping[str, str]
-) -> tuple[Parts, Operation | None]:
+    each: FlowProblem, done: PatchedWorkflow, ends: Mapping[str, Sequence[Operation]], sources: Mapping[str, str]
+) -> tuple[PointerParts, Operation | None]:
     touched = done.touched
     if each.edge:
         side = "source" if each.node == sources.get(each.edge) else "target"
         key = {"DANGLING_EDGE": side, "CYCLE": ""}.get(each.code, f"{side}Handle")
-        parts: Parts = ("edges", each.edge, key) if key else ("edges", each.edge)
+        parts: PointerParts = ("edges", each.edge, key) if key else ("edges", each.edge)
         return parts, _last(parts, touched.get(("edges", each.edge)) or touched.get(("nodes", each.node)) or ())
     if not each.node:
         section = next((key for key in INTERFACE if (key, each.slot) in touched), "")
@@ -74,7 +74,7 @@ def _place(
     return parts, _last(parts, touched.get(("nodes", node)) or ends.get(node) or ())
 
 
-def _last(parts: Parts, operations: Sequence[Operation]) -> Operation | None:
+def _last(parts: PointerParts, operations: Sequence[Operation]) -> Operation | None:
     """The last operation at or below a place, else the last one."""
     exact = [operation for operation in operations if parts and operation.path[: len(parts)] == parts]
     every = exact or operations

@@ -6,14 +6,14 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tavern_core.graph.patch import MODELS, Patched
+from tavern_core.graph.patch import MODELS, PatchedWorkflow
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.workflow import Workflow, WorkflowNode
 
 _LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-def with_ids(done: Patched, seed: int | None = None) -> tuple[Workflow, dict[str, str]]:
+def with_ids(done: PatchedWorkflow, seed: int | None = None) -> tuple[Workflow, dict[str, str]]:
     """The patched workflow with the final ids of new nodes and edges, and localId → id.
 
     Args:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tavern_core.graph.json_patch import Operation, Parts
-from tavern_core.graph.patch_problems import PatchProblem, PatchRefused, unknown
+from tavern_core.graph.json_patch import Operation, PointerParts
+from tavern_core.graph.patch_problems import PatchProblem, PatchRefused, unknown_name_problem
 from tavern_core.graph.patch_view import DOCUMENT_KEYS, EDGE_KEYS, NODE_KEYS, SECTIONS
 from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.workflow import Workflow
@@ -28,7 +28,7 @@ MOST_CHARACTERS: Final = 16_000_000
 """In the values of one patch: as much as a workflow file holds."""
 
 
-class Names:
+class PatchLocalIds:
     """The new nodes and edges of a patch."""
 
     def __init__(self) -> None:
@@ -58,9 +58,11 @@ class Names:
         return f'give the node of operation {at} a name: "localId": {node!r}; its `id` is ignored'
 
 
-def named(workflow: Workflow, operations: Sequence[Operation]) -> tuple[Names, tuple[Operation, ...]]:
+def resolve_local_ids(
+    workflow: Workflow, operations: Sequence[Operation]
+) -> tuple[PatchLocalIds, tuple[Operation, ...]]:
     """The operations on ids, and the new names. Raises PatchRefused: with the problems of all operations."""
-    reader = _Reader(workflow, operations)
+    reader = _PatchReader(workflow, operations)
     found: list[Operation] = []
     problems: list[PatchProblem] = []
     for operation in operations:
@@ -73,9 +75,9 @@ def named(workflow: Workflow, operations: Sequence[Operation]) -> tuple[Names, t
     return reader.names, tuple(found)
 
 
-class _Reader:
+class _PatchReader:
     def __init__(self, workflow: Workflow, operations: Sequence[Operation]) -> None:
-        self.names = Names()
+        self.names = PatchLocalIds()
         self._listed = {"nodes": [node.id for node in workflow.nodes], "edges": [edge.id for edge in workflow.edges]}
         self._ids = {section: set(ids) for section, ids in self._listed.items()}
         self._is_by_place = any(map(_is_by_place, operations))
@@ -105,7 +107,7 @@ class _Reader:
             path = (*path[:2], path[2].removesuffix("LocalId"))
         return replace(operation, path=path, source=source, value=value)
 
-    def _added(self, operation: Operation, source: Parts | None) -> Operation:
+    def _added(self, operation: Operation, source: PointerParts | None) -> Operation:
         """An operation that makes a new node or edge."""
         section, key = operation.path[0], operation.path[1]
         if operation.op == "move":
@@ -171,11 +173,13 @@ class _Reader:
             raise _refused("MISSING_TYPE", text, operation, '"type": "<namespace>:<name>"')
         for name in found:
             if name not in _KEYS[section]:
-                wrong = unknown("UNKNOWN_KEY", f"a {what} has no key", name, _KEYS[section], op=operation.at)
+                wrong = unknown_name_problem(
+                    "UNKNOWN_KEY", f"a {what} has no key", name, _KEYS[section], op=operation.at
+                )
                 raise PatchRefused(replace(wrong, pointer=exact_pointer((*operation.path, name))))
         return found
 
-    def _known(self, operation: Operation, parts: Parts, member: str) -> Parts:
+    def _known(self, operation: Operation, parts: PointerParts, member: str) -> PointerParts:
         """A path with the id in place of a number."""
         self._judge_top(operation, parts)
         if len(parts) < 2 or parts[0] not in SECTIONS:
@@ -193,19 +197,21 @@ class _Reader:
         if is_place:
             return (section, listed[int(key)], *parts[2:])
         known = [*listed[:1_000], *new]
-        wrong = unknown("PATH_MISSING", f"there is no {_WHAT[section]}", key, known, op=operation.at)
+        wrong = unknown_name_problem("PATH_MISSING", f"there is no {_WHAT[section]}", key, known, op=operation.at)
         code = "TEST_FAILED" if operation.op == "test" else "PATH_MISSING"
         raise PatchRefused(replace(wrong, code=code, pointer=exact_pointer(parts)))
 
-    def _judge_top(self, operation: Operation, parts: Parts) -> None:
+    def _judge_top(self, operation: Operation, parts: PointerParts) -> None:
         if parts and parts[0] not in DOCUMENT_KEYS:
-            wrong = unknown("UNKNOWN_KEY", "a workflow has no key", parts[0], DOCUMENT_KEYS, op=operation.at)
+            wrong = unknown_name_problem(
+                "UNKNOWN_KEY", "a workflow has no key", parts[0], DOCUMENT_KEYS, op=operation.at
+            )
             raise PatchRefused(replace(wrong, pointer=exact_pointer(parts)))
         if operation.op != "test" and parts is operation.path and (not parts or parts[0] == "rev"):
             what = "`rev` is counted by the host" if parts else "a workflow is not replaced as a whole"
             raise _refused("READ_ONLY", what, operation, "patch single nodes and edges")
 
-    def _judge_change(self, operation: Operation, path: Parts) -> None:
+    def _judge_change(self, operation: Operation, path: PointerParts) -> None:
         """Refuse changes of what the host sets, and unknown keys of nodes and edges."""
         section = path[0] if path else ""
         if section in SECTIONS and len(path) == 1:
@@ -220,7 +226,7 @@ class _Reader:
             local = ("sourceLocalId", "targetLocalId") if section == "edges" else ()
             if path[2] not in (*_KEYS[section], *local):
                 what = f"a {_WHAT[section]} has no key"
-                wrong = unknown("UNKNOWN_KEY", what, path[2], _KEYS[section], op=operation.at)
+                wrong = unknown_name_problem("UNKNOWN_KEY", what, path[2], _KEYS[section], op=operation.at)
                 raise PatchRefused(replace(wrong, pointer=exact_pointer(path)))
 
 
@@ -251,7 +257,9 @@ def _characters(operation: Operation) -> int:
     return count
 
 
-def _refused(code: str, text: str, operation: Operation, fix: str = "", parts: Parts | None = None) -> PatchRefused:
+def _refused(
+    code: str, text: str, operation: Operation, fix: str = "", parts: PointerParts | None = None
+) -> PatchRefused:
     return PatchRefused(
         PatchProblem(
             code, text, op=operation.at, pointer=exact_pointer(operation.path if parts is None else parts), hint=fix

@@ -95,7 +95,7 @@ class PatchRefused(Exception):
         self.problems = problems
 
 
-def unknown(code: str, what: str, name: str, known: Iterable[str], **place: Any) -> PatchProblem:
+def unknown_name_problem(code: str, what: str, name: str, known: Iterable[str], **place: Any) -> PatchProblem:
     """A problem with a wrong name: ``{what} {name!r}``, the known names, the nearest ones."""
     names = list(known)[: 20 * _SHOWN]
     near = tuple(nearest(name, names))

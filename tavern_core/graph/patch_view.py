@@ -106,7 +106,7 @@ def shown_edge(edge: Mapping[str, Any]) -> dict[str, Any]:
     return {key: edge.get(key) for key in EDGE_KEYS}
 
 
-def merged(workflow: Workflow, shown: Mapping[str, Any], done: Collection[tuple[str, str]]) -> dict[str, Any]:
+def merge_projection(workflow: Workflow, shown: Mapping[str, Any], done: Collection[tuple[str, str]]) -> dict[str, Any]:
     """The document of `workflow` with a changed projection: keys that are not shown stay, and so does the order.
 
     Args:

@@ -25,11 +25,11 @@ REFERENCE_KEY: Final = "referencedWorkflowId"
 ERROR_PORT: Final = "error"
 """The additional output of a node with `onError: port`."""
 
-Kind = Literal["node", "input", "output", "group", "map", "loop"]
+StepKind = Literal["node", "input", "output", "group", "map", "loop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ValueSource:
     """Where a value comes from: the output `key` of a step."""
 
     step: int
@@ -44,7 +44,7 @@ class Binding:
     """One input with edges."""
 
     slot: Slot
-    sources: tuple[Source, ...]
+    sources: tuple[ValueSource, ...]
 
     @property
     def key(self) -> str:
@@ -52,13 +52,13 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FlowStep:
     """One node, ready to run."""
 
     index: int
     id: str
     spec: NodeSpec
-    kind: Kind
+    kind: StepKind
     inputs: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
     config: Mapping[str, Any]
@@ -93,7 +93,7 @@ class FlowPlan:
     """One workflow, ready to run."""
 
     workflow: Workflow = field(repr=False)
-    steps: tuple[Step, ...]
+    steps: tuple[FlowStep, ...]
     inputs: Mapping[str, Slot]
     outputs: Mapping[str, Slot]
     wanted: frozenset[int]
@@ -105,7 +105,7 @@ class FlowPlan:
     def id(self) -> str:
         return self.workflow.id
 
-    def step(self, node: str) -> Step | None:
+    def step(self, node: str) -> FlowStep | None:
         """The step of a node id."""
         return next((step for step in self.steps if step.id == node), None)
 

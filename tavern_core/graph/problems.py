@@ -104,7 +104,7 @@ MOST_ALLOWED: Final = 50
 """Names in `FlowProblem.allowed`."""
 
 
-class Report:
+class ProblemReport:
     """The problems found so far; bounded in number."""
 
     def __init__(self) -> None:
@@ -127,11 +127,11 @@ class Report:
         self._left -= len(known)
         return tuple(nearest(name, known))
 
-    def takes_none_of(self, other: Report) -> bool:
+    def takes_none_of(self, other: ProblemReport) -> bool:
         """Whether no problem of `other` would be added."""
         return all(len(own) >= MOST_REPORTED or not theirs for own, theirs in self._pairs(other))
 
-    def _pairs(self, other: Report) -> tuple[tuple[list[FlowProblem], list[FlowProblem]], ...]:
+    def _pairs(self, other: ProblemReport) -> tuple[tuple[list[FlowProblem], list[FlowProblem]], ...]:
         return (self.errors, other.errors), (self._warnings, other._warnings)
 
     @property

@@ -21,10 +21,10 @@ _WIDER: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT"
 _FLAT: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _MATCHES_ALL: Final = "BehaviorWildcard"
 
-Mismatch = Literal["TYPE_MISMATCH", "STREAM_MISMATCH"]
+MismatchCode = Literal["TYPE_MISMATCH", "STREAM_MISMATCH"]
 
 
-def mismatch(source: Slot, target: Slot) -> tuple[Mismatch, str] | None:
+def mismatch(source: Slot, target: Slot) -> tuple[MismatchCode, str] | None:
     """Why an edge from `source` to `target` is refused: code and reason; None if it fits."""
     if source.is_stream != target.is_stream:
         one, other = ("a stream", "no stream") if source.is_stream else ("no stream", "a stream")
@@ -52,11 +52,11 @@ def types_fit(source: str, target: str) -> bool:
 
 
 def conversion(source: str, target: str) -> tuple[str, str] | None:
-    """The types for `converted`, if values are converted on their way from `source` to `target`."""
+    """The types for `convert_value`, if values are converted on their way from `source` to `target`."""
     return (source, target) if (source, target) in _WIDER else None
 
 
-def converted(value: Any, source: str, target: str) -> Any:
+def convert_value(value: Any, source: str, target: str) -> Any:
     """A value as it arrives: for a STRING input, INTEGER, FLOAT and BOOLEAN become text; for FLOAT, INTEGER becomes a float."""
     if target == "STRING" and source != "STRING" and isinstance(value, bool | int | float):
         return ("true" if value else "false") if isinstance(value, bool) else str(value)

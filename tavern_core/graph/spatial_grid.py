@@ -91,7 +91,7 @@ def _cells(box: Box) -> list[tuple[int, int]] | None:
     return [(column, row) for column in columns for row in rows] if len(columns) * len(rows) <= _MOST_CELLS else None
 
 
-def around(boxes: Iterable[Box]) -> Box:
+def bounding_box(boxes: Iterable[Box]) -> Box:
     """The smallest box around others."""
     found = list(boxes)
     left, top = min(box[0] for box in found), min(box[1] for box in found)

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from tavern_core.graph.node_reading import Placed, bypass_of
-from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
-from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, Report
+from tavern_core.graph.node_reading import ResolvedNode, bypass_of
+from tavern_core.graph.plan import GROUP_OUTPUT, Binding, FlowStep, ValueSource
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport
 from tavern_core.graph.slot_compatibility import chosen, mismatch, value_mismatch
 from tavern_core.model.nearest import suggestion
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
 _NUMBERED: Final = re.compile(r"(.+)__(\d+)\Z")
-_Fed = dict[str, list[tuple[WorkflowEdge, Source]]]
+_Fed = dict[str, list[tuple[WorkflowEdge, ValueSource]]]
 """Input key → its edges, in the order of the file."""
 
 
@@ -27,7 +27,7 @@ class Wiring:
         placed: its nodes by id; those with unknown types are skipped.
     """
 
-    def __init__(self, workflow: Workflow, placed: Mapping[str, Placed], report: Report) -> None:
+    def __init__(self, workflow: Workflow, placed: Mapping[str, ResolvedNode], report: ProblemReport) -> None:
         self._workflow = workflow
         self._report = report
         self._placed = {key: node for key, node in placed.items() if node.spec is not None and not node.spec.is_ui_node}
@@ -37,7 +37,7 @@ class Wiring:
         self._missed: set[tuple[str, str]] = set()
         """Inputs with an edge that does not fit."""
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[FlowStep]:
         """Every node as a step, in the order of the file."""
         self._read_edges()
         fed = {key: self._bindings(placed) for key, placed in self._placed.items()}
@@ -107,7 +107,9 @@ class Wiring:
             hint, allowed = "put a node that converts between them", tuple(islice(fits, MOST_ALLOWED))
             self._report.add(FlowProblem(code, text, edge.target, found.key, edge.id, hint, allowed=allowed))
         else:
-            origin = Source(self._number[edge.source], output.key, output.type, output.multi and not output.is_stream)
+            origin = ValueSource(
+                self._number[edge.source], output.key, output.type, output.multi and not output.is_stream
+            )
             self._fed[edge.target].setdefault(found.key, []).append((edge, origin))
 
     def _end(self, edge: WorkflowEdge, node: str, verb: str) -> bool:
@@ -120,7 +122,7 @@ class Wiring:
         self._report.add(FlowProblem("DANGLING_EDGE", text, node, "", edge.id, hint, near, allowed=allowed))
         return False
 
-    def _slot(self, edge: WorkflowEdge, placed: Placed, handle: str | None, is_output: bool) -> Slot | None:
+    def _slot(self, edge: WorkflowEdge, placed: ResolvedNode, handle: str | None, is_output: bool) -> Slot | None:
         slots = placed.outputs if is_output else placed.inputs
         side, node = ("output", edge.source) if is_output else ("input", edge.target)
         if not handle:
@@ -144,7 +146,7 @@ class Wiring:
         self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, handle, edge.id, hint, near, allowed=allowed))
         return None
 
-    def _bindings(self, placed: Placed) -> list[Binding]:
+    def _bindings(self, placed: ResolvedNode) -> list[Binding]:
         node, fed = placed.node, self._fed[placed.node.id]
         bindings: list[Binding] = []
         for key, edges in fed.items():
@@ -177,7 +179,7 @@ class Wiring:
                 self._report.add(FlowProblem("MISSING_INPUT", text, node.id, key, hint=hint, allowed=choices))
         return bindings
 
-    def _is_required(self, placed: Placed, slot: Slot) -> bool:
+    def _is_required(self, placed: ResolvedNode, slot: Slot) -> bool:
         try:
             return slot.is_required(placed.config)
         except Exception as error:  # noqa: BLE001 - any error of a plugin's function
@@ -236,12 +238,17 @@ class Wiring:
 
 
 def _step(
-    at: int, placed: Placed, bindings: list[Binding], after: tuple[int, ...], listeners: tuple[int, ...], waits: int
-) -> Step:
+    at: int,
+    placed: ResolvedNode,
+    bindings: list[Binding],
+    after: tuple[int, ...],
+    listeners: tuple[int, ...],
+    waits: int,
+) -> FlowStep:
     spec = placed.spec
     assert isinstance(spec, NodeSpec)
     fed = {binding.key for binding in bindings}
-    return Step(
+    return FlowStep(
         at,
         placed.node.id,
         spec,

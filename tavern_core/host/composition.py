@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.stores import RecordStore
-from tavern_core.flow.composition import Flow
+from tavern_core.flow.composition import WorkflowServices
 from tavern_core.flow.node_catalogue import Retrieval
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.gc_pause import collector_paused
 from tavern_core.host.host import Calls, Host, PluginManagement
-from tavern_core.host.services_for_plugins import Parts, core_services
+from tavern_core.host.services_for_plugins import ServiceBackends, core_services
 from tavern_core.isolation.placement import Isolation
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.isolation.work_folders import WorkFolders
@@ -36,9 +36,9 @@ from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.scope_narrowing import CallerScopes
-from tavern_core.kernel.catalogue.limit_status import Limits
+from tavern_core.kernel.catalogue.limit_status import HostLimits
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
-from tavern_core.kernel.catalogue.profile_resolution import Inventories, WrittenProfiles
+from tavern_core.kernel.catalogue.profile_resolution import Inventories, UnresolvedProfiles
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.config.configuration import LoadedConfig
@@ -46,13 +46,13 @@ from tavern_core.kernel.execution.sync_async_drivers import step_by_hand
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.hook_calls import HookCalls
-from tavern_core.kernel.hooks.quarantine import Quarantine
+from tavern_core.kernel.hooks.quarantine import HookQuarantine
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs
-from tavern_core.kernel.knowledge.knowledge import Knowledge
+from tavern_core.kernel.knowledge.knowledge import KnowledgeBases
 from tavern_core.kernel.limits.limiter_registry import LimitTable
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
@@ -61,19 +61,19 @@ from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.decision_watch import DecisionFiles, DecisionWatch
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
-from tavern_core.kernel.plugins.host_registries import Tables
+from tavern_core.kernel.plugins.host_registries import HostRegistries
 from tavern_core.kernel.plugins.inactive_setting_declarations import PluginSettings
-from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
+from tavern_core.kernel.plugins.lazy_contribution_lookup import LazyContributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import lock_path
+from tavern_core.kernel.plugins.plugin_record import PluginRecords
 from tavern_core.kernel.plugins.plugins import Plugins
-from tavern_core.kernel.plugins.reconciler import Reconciler, Sources
-from tavern_core.kernel.plugins.record import Records
+from tavern_core.kernel.plugins.reconciler import PluginSources, Reconciler
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.plugins.skill_catalogue import Skills
 from tavern_core.kernel.plugins.tool_homes import ToolHomes
 from tavern_core.kernel.registry import Registry
-from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.settings.result_redaction import StorageRedactor
 from tavern_core.kernel.settings.setting_layers import SettingLayers, user_file
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.state import State
@@ -82,8 +82,8 @@ from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tavern_core.model.approval import Approver
 from tavern_core.model.event import SETTINGS_CHANGED
 from tavern_core.review.import_crash_guard import ImportWatch
-from tavern_core.review.permitted_service_methods import ReachedByUse
-from tavern_core.upstreams.composition import UpstreamParts
+from tavern_core.review.permitted_service_methods import ReadOnlyServiceMethods
+from tavern_core.upstreams.composition import ConfiguredUpstreams
 
 _KB: Final = ("core-knowledge", "tavern_core.builtin.tools.knowledge", False)
 
@@ -115,19 +115,19 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     """
     base = Foundation(loaded, version=options.version, is_safe_mode=options.is_safe_mode)
     config, home = base.config, base.home
-    contributions, records = Contributions(base.signals.rights), Records(base.signals.rights)
+    contributions, records = Contributions(base.signals.rights), PluginRecords(base.signals.rights)
     decisions = DecisionFiles(
         GrantStore(lock_path(loaded), is_frozen=config.plugins.locked), PluginStates(home / "plugins.json")
     )
     reach = EffectiveScopes(loaded.base_dir, home / "data", config.net.allow)
-    profiles = WrittenProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
+    profiles = UnresolvedProfiles(ProfileFiles([Path(p) for p in config.profiles]), contributions)
     tables = _tables(base, contributions, records, CallerScopes(config.capabilities, records, reach, profiles))
 
     sandboxes = _sandboxes(base, records)
     isolation = Isolation(base, records, reach, sandboxes, contributions)
-    upstreams = UpstreamParts.read(base, decisions.grants)
-    knowledge = Knowledge(config.knowledge, home / "cache" / "knowledge")
-    sources = Sources(_builtin(options, knowledge), options.given, isolation, upstreams.candidates)
+    upstreams = ConfiguredUpstreams.read(base, decisions.grants)
+    knowledge = KnowledgeBases(config.knowledge, home / "cache" / "knowledge")
+    sources = PluginSources(_builtin(options, knowledge), options.given, isolation, upstreams.candidates)
     plugins = _plugins(tables, records, decisions, sources)
 
     specs = ToolSpecs(plugins.lifecycle)
@@ -136,20 +136,22 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     catalogue = ToolCatalogue.build(inventories, connected() if upstreams.entries else None, plugins.reconciler)
     state = _state(base, knowledge)
     calls = _calls(catalogue, state, reach, ToolHomes(tables, sandboxes), options.approve)
-    flow = Flow.build(catalogue, calls.pipeline, _retrieval)
+    flow = WorkflowServices.build(catalogue, calls.pipeline, _retrieval)
 
-    _contribute(Parts(base, catalogue.tools, flow, calls.jobs, knowledge, calls.pipeline), tables)
+    _contribute(ServiceBackends(base, catalogue.tools, flow, calls.jobs, knowledge, calls.pipeline), tables)
     plugins.reconciler.judge()
     return Host(plugins, catalogue, state, calls, flow, connected, isolation)
 
 
-def _tables(base: Foundation, contributions: Contributions, records: Records, callers: CallerScopes) -> Tables:
+def _tables(
+    base: Foundation, contributions: Contributions, records: PluginRecords, callers: CallerScopes
+) -> HostRegistries:
     """Where the contributions of plugins are registered."""
     limits, changed = base.config.limits, base.signals.tools
     hooks = HookTable(base.diagnostics, changed)
-    hook_calls = HookCalls(limits.hook_timeout_ms / 1000, base.diagnostics, Quarantine(base))
+    hook_calls = HookCalls(limits.hook_timeout_ms / 1000, base.diagnostics, HookQuarantine(base))
     cache = IndexedSpecs()
-    return Tables(
+    return HostRegistries(
         base,
         hooks,
         hook_calls,
@@ -161,13 +163,15 @@ def _tables(base: Foundation, contributions: Contributions, records: Records, ca
     )
 
 
-def _plugins(tables: Tables, records: Records, decisions: DecisionFiles, sources: Sources) -> PluginManagement:
+def _plugins(
+    tables: HostRegistries, records: PluginRecords, decisions: DecisionFiles, sources: PluginSources
+) -> PluginManagement:
     base, grants, states = tables.base, decisions.grants, decisions.states
     seconds = base.config.limits.import_timeout_ms / 1000
     imports = ImportWatch(base.home, base.config.plugins.probe, seconds, base.diagnostics)
     lifecycle = Lifecycle(records, tables, grants, imports)
     reconciler = Reconciler(lifecycle, sources, grants, states)
-    consent = Consent(grants, lifecycle, reconciler, ReachedByUse(tables.services, records))
+    consent = Consent(grants, lifecycle, reconciler, ReadOnlyServiceMethods(tables.services, records))
     statuses = Plugins(lifecycle, consent, reconciler, states, imports)
     return PluginManagement(
         lifecycle,
@@ -175,12 +179,12 @@ def _plugins(tables: Tables, records: Records, decisions: DecisionFiles, sources
         consent,
         statuses,
         Skills(lifecycle, consent),
-        Sections(lifecycle),
+        LazyContributions(lifecycle),
         DecisionWatch(decisions, base.portal, statuses.catch_up),
     )
 
 
-def _state(base: Foundation, knowledge: Knowledge) -> State:
+def _state(base: Foundation, knowledge: KnowledgeBases) -> State:
     records, config = _records(base), base.config.artifacts
     artifacts = Artifacts(base.home / "artifacts", records, config.ttl_ms / 1000, config.max_bytes)
     return State(records, artifacts, Tokens(records), knowledge)
@@ -190,7 +194,7 @@ def _calls(
     catalogue: ToolCatalogue, state: State, reach: EffectiveScopes, homes: ToolHomes, approver: Approver | None
 ) -> Calls:
     tables, records = catalogue.specs.lifecycle.tables, state.records
-    base, engines, disk = tables.base, tables.engines, ForDisk(tables.base.known_secrets)
+    base, engines, disk = tables.base, tables.engines, StorageRedactor(tables.base.known_secrets)
     config, key_s = base.config.approval, base.config.idempotency.ttl_ms / 1000
     limit_table = _limit_table(base, records)
     cancellation = Cancellation(records, catalogue.specs.lifecycle.records)
@@ -202,16 +206,16 @@ def _calls(
     running_jobs, new_jobs, jobs = _jobs(tables, records, stored, disk, compiler)
     pipeline = Pipeline(compiler, tables.calls, approvals, idempotency, plans, new_jobs, state.artifacts)
     metrics = Metrics(base.config.metrics.enabled, limit_table, jobs, base.recorder, tables.registry)
-    limits = Limits(limit_table, catalogue)
+    limits = HostLimits(limit_table, catalogue)
     return Calls(_watched(base, pipeline, metrics), jobs, running_jobs, limits, metrics)
 
 
-def _builtin(options: Options, knowledge: Knowledge) -> Sequence[tuple[str, str, bool]]:
+def _builtin(options: Options, knowledge: KnowledgeBases) -> Sequence[tuple[str, str, bool]]:
     """The host's own plugins; that of knowledge bases where there are any."""
     return (*options.builtin, *((_KB,) if knowledge.names() else ()))
 
 
-def _sandboxes(base: Foundation, records: Records) -> Sandboxes:
+def _sandboxes(base: Foundation, records: PluginRecords) -> Sandboxes:
     return Sandboxes(
         base.config.isolation,
         base.home,
@@ -232,7 +236,7 @@ def _limit_table(base: Foundation, kept: RecordStore) -> LimitTable:
 
 
 def _jobs(
-    tables: Tables, kept: RecordStore, stored: StoredApprovals, disk: ForDisk, compiler: Compiler
+    tables: HostRegistries, kept: RecordStore, stored: StoredApprovals, disk: StorageRedactor, compiler: Compiler
 ) -> tuple[RunningJobs, NewJobs, Jobs]:
     base, config = tables.base, tables.base.config.jobs
     records = JobRecords(kept, config.ttl_ms / 1000, base.recorder, disk, base.mode)
@@ -242,7 +246,7 @@ def _jobs(
     return running, new, Jobs(running, new, stored, compiler)
 
 
-def _contribute(parts: Parts, tables: Tables) -> None:
+def _contribute(parts: ServiceBackends, tables: HostRegistries) -> None:
     """What the host itself contributes, as plugins do: its services, and the language models of tavern.yaml."""
     base, flow = parts.base, parts.flow
     tables.contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
@@ -338,7 +342,7 @@ def _kept_files(loaded: LoadedConfig) -> tuple[Path, ...]:
     return (lock_path(loaded), *((project,) if project is not None else ()))
 
 
-def _code(base: Foundation, records: Records) -> Iterator[Path]:
+def _code(base: Foundation, records: PluginRecords) -> Iterator[Path]:
     """The folders that are searched for plugins, profiles and skills, and the folders of found plugins."""
     config = base.config
     yield from map(Path, (*config.plugins.roots, *config.plugins.vcp, *config.profiles))

@@ -30,10 +30,10 @@ from tavern_core.host.composition import Options, compose
 from tavern_core.host.host import Host, OutsideCall
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
-from tavern_core.kernel.catalogue.call_plan import Plan, PlanStep
+from tavern_core.kernel.catalogue.call_plan import CallPlan, PlanStep
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
-from tavern_core.kernel.execution.portal import COPIED_HINT, copied
+from tavern_core.kernel.execution.portal import COPIED_HINT, fork_problem
 from tavern_core.kernel.execution.sync_async_drivers import step_by_hand
 from tavern_core.kernel.grants.grants import GrantRecord
 from tavern_core.kernel.log.audit_log_queries import AuditLog
@@ -156,7 +156,9 @@ class Tavern:
         _refuse_odd_options(activate, approve)
         if locked is not None:
             overrides = {**(overrides or {}), "plugins.locked": locked}
-        loaded = configuration.apart(configuration.load(config, home=home, overrides=overrides), _program_folder())
+        loaded = configuration.with_project_state(
+            configuration.load(config, home=home, overrides=overrides), _program_folder()
+        )
         options = Options(__version__, BUILTIN, tuple(plugins or ()), safe_mode, approve)
         return cls(compose(loaded, options), activate)
 
@@ -699,7 +701,7 @@ class Tavern:
 
     # Internal ---------------------------------------------------------------------------------------------------------
 
-    def _prepared(self, tool: str, context: CallContext | None) -> Plan | None:
+    def _prepared(self, tool: str, context: CallContext | None) -> CallPlan | None:
         """The plan after activating and compiling what is needed; None if there is none to cache."""
         try:
             self._host.base.portal.run(self._host.compiler.find(tool, context))
@@ -753,7 +755,7 @@ class Tavern:
 
     def _not_open(self) -> ToolResult:
         if self._state == "copied":
-            return failure(CallMisused(copied(self._process), hint=COPIED_HINT))
+            return failure(CallMisused(fork_problem(self._process), hint=COPIED_HINT))
         how = "closed" if self._state == "closed" else "not open yet"
         return failure(
             CallMisused(

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.errors import CallError, CallMisused, TavernError, UsageError
-from tavern_core.flow.composition import Flow
+from tavern_core.flow.composition import WorkflowServices
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.placement import Isolation
 from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.pipeline import Phase, Pipeline
-from tavern_core.kernel.catalogue.limit_status import Limits
+from tavern_core.kernel.calls.pipeline import CallMode, Pipeline
+from tavern_core.kernel.catalogue.limit_status import HostLimits
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
-from tavern_core.kernel.execution.portal import COPIED_HINT, copied
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.execution.portal import COPIED_HINT, fork_problem
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs
 from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.decision_watch import DecisionWatch
-from tavern_core.kernel.plugins.host_registries import Tables
-from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
+from tavern_core.kernel.plugins.host_registries import HostRegistries
+from tavern_core.kernel.plugins.lazy_contribution_lookup import LazyContributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugins import Plugins
 from tavern_core.kernel.plugins.reconciler import Activate, Reconciler
@@ -61,16 +61,16 @@ _InvokeText = Callable[[str, Mapping[str, Any], CallContext | None, str | None],
 
 @dataclass(frozen=True, slots=True)
 class _TextCaller:
-    """Makes the calls of a text (`text_call_runner.Caller`)."""
+    """Makes the calls of a text (`text_call_runner.TextCaller`)."""
 
     pipeline: Pipeline
-    mode: Mode
+    mode: ExecutionMode
     invoke: _InvokeText
 
-    async def foresee(
+    async def preview_call(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
     ) -> CallError | None:
-        return await self.pipeline.foresight.foresee(self.mode, tool, arguments, context, earlier)
+        return await self.pipeline.call_preview.preview_call(self.mode, tool, arguments, context, earlier)
 
     def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
         return self.pipeline.conclusion.refused(command, context, result, "tam")
@@ -86,7 +86,7 @@ class PluginManagement:
     statuses: Plugins
     """`tavern.plugins`."""
     skills: Skills
-    sections: Sections
+    sections: LazyContributions
     decisions: DecisionWatch
 
 
@@ -97,7 +97,7 @@ class Calls:
     pipeline: Pipeline
     jobs: Jobs
     running_jobs: RunningJobs
-    limits: Limits
+    limits: HostLimits
     metrics: Metrics
 
 
@@ -109,12 +109,12 @@ class Host:
     catalogue: ToolCatalogue
     state: State
     calls: Calls
-    flow: Flow
+    flow: WorkflowServices
     upstreams: UpstreamsOnDemand
     isolation: Isolation
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> HostRegistries:
         """The contributions of plugins."""
         return self.plugins.lifecycle.tables
 
@@ -151,7 +151,7 @@ class Host:
         self.base.become_copy(owner)
 
         def refuse(*_: Any, **__: Any) -> NoReturn:
-            raise UsageError(copied(owner), hint=COPIED_HINT)
+            raise UsageError(fork_problem(owner), hint=COPIED_HINT)
 
         for name in (name for name in vars(RecordStore) if not name.startswith("_")):
             setattr(self.state.records, name, refuse)
@@ -200,7 +200,7 @@ class Host:
         steps: list[tuple[str, float]] | None = [] if call.trace else None
         phase = None
         if call.dry_run or call.job or call.trace:
-            phase = Phase(is_dry=call.dry_run, is_job=call.job and not call.dry_run, steps=steps)
+            phase = CallMode(is_dry=call.dry_run, is_job=call.job and not call.dry_run, steps=steps)
         result = await self.calls.pipeline.run(
             self.base.mode, call.tool, call.arguments, context, call.purpose, call.key, call.door, phase
         )
@@ -238,7 +238,7 @@ class Host:
         except CallError as error:
             return failure(error)
         given = planned.arguments if arguments is None else arguments
-        return await pipeline.run(mode, planned.tool, given, context, purpose, key, door, Phase(token=token))
+        return await pipeline.run(mode, planned.tool, given, context, purpose, key, door, CallMode(token=token))
 
     async def run_text(self, text: str, context: CallContext | None, invoke: _InvokeText) -> TextOutcome:
         """Run the blocks in a text; see `Tavern.run_text`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tavern_core.agents.agent_services import AgentServices
 from tavern_core.agents.agents import Agents
-from tavern_core.agents.host_parts import Parts
 from tavern_core.agents.profile_resolution import KnownNames
 from tavern_core.agents.prompt import PromptBuilder
 from tavern_core.agents.read_result_tool import reading_tool
@@ -20,7 +20,7 @@ def prompts_of(host: Host) -> PromptBuilder:
 
 def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
     """`tavern.agents`."""
-    parts = Parts(
+    parts = AgentServices(
         host.catalogue, host.calls.pipeline, host.flow, host.state, host.plugins.sections,
         reading_tool(host.state.artifacts), _names(host),
     )  # fmt: skip

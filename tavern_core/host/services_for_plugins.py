@@ -14,7 +14,7 @@ from tavern_core.contract import core_services as contract
 from tavern_core.contract.llm import answer_json
 from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.errors import PolicyDenied, TavernError, ToolNotFound, WorkflowNotFound
-from tavern_core.flow.composition import Flow
+from tavern_core.flow.composition import WorkflowServices
 from tavern_core.flow.node_catalogue import has_words
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.pipeline import Pipeline
@@ -22,7 +22,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.jobs.jobs import Jobs
-from tavern_core.kernel.knowledge.knowledge import Knowledge
+from tavern_core.kernel.knowledge.knowledge import KnowledgeBases
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
 from tavern_core.model.event import RESOURCE_CHANGED
@@ -34,21 +34,23 @@ HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ServiceBackends:
     """The parts behind the services."""
 
     base: Foundation
     tools: Tools
-    flow: Flow
+    flow: WorkflowServices
     jobs: Jobs
-    knowledge: Knowledge
+    knowledge: KnowledgeBases
     pipeline: Pipeline
 
 
-def core_services(parts: Parts) -> dict[str, Service]:
+def core_services(parts: ServiceBackends) -> dict[str, Service]:
     """Name → service, registered before any plugin is active."""
 
-    def made(name: str, kind: Callable[[Parts, ServiceUser], Any], interface: type, description: str) -> Service:
+    def made(
+        name: str, kind: Callable[[ServiceBackends, ServiceUser], Any], interface: type, description: str
+    ) -> Service:
         return Service(
             name, kind(parts, HOST), interface, description=description, for_plugin=lambda user: kind(parts, user)
         )
@@ -84,8 +86,8 @@ def caller_of(user: ServiceUser) -> CallContext | None:
     return replace(outer, permissions=may, scopes=scopes)
 
 
-class _Part:
-    def __init__(self, parts: Parts, user: ServiceUser) -> None:
+class _PluginService:
+    def __init__(self, parts: ServiceBackends, user: ServiceUser) -> None:
         self._parts, self._user = parts, user
 
     @property
@@ -93,7 +95,7 @@ class _Part:
         return caller_of(self._user)
 
 
-class _Tools(_Part):
+class _Tools(_PluginService):
     def list(self, profile: str | None = None) -> list[dict[str, Any]]:
         return [spec.to_json() for spec in self._parts.tools.list(profile, context=self._caller)]
 
@@ -115,7 +117,7 @@ class _Tools(_Part):
         return result.to_json()
 
 
-class _Nodes(_Part):
+class _Nodes(_PluginService):
     def list(self, query: str = "", category: str = "") -> list[dict[str, Any]]:
         words = query.casefold().split()
         return [
@@ -135,7 +137,7 @@ class _Nodes(_Part):
         return [match.to_json() for match in found]
 
 
-class _Workflows(_Part):
+class _Workflows(_PluginService):
     def list(self) -> list[dict[str, Any]]:
         found = []
         for id_, source in self._parts.flow.workflows.workflow_files.list().items():
@@ -174,10 +176,10 @@ class _Workflows(_Part):
 
     def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any] | None:
         from tavern_core.flow.compiled_workflow_cache import as_workflow
-        from tavern_core.flow.patching import projected
+        from tavern_core.flow.patching import projected_workflow
 
         try:
-            return projected(as_workflow(_named(workflow), self._parts.flow.workflows.workflow_files))
+            return projected_workflow(as_workflow(_named(workflow), self._parts.flow.workflows.workflow_files))
         except WorkflowNotFound:
             return None
 
@@ -214,7 +216,7 @@ def _outcome(outcome: PatchOutcome) -> dict[str, Any]:
     return {**outcome.to_json(), "content": dict(outcome.workflow.raw)}
 
 
-class _Jobs(_Part):
+class _Jobs(_PluginService):
     def list(self, status: str = "", limit: int = 100) -> list[dict[str, Any]]:
         found = self._parts.jobs.list(status=status, context=self._caller, most=limit)
         return [job.to_json() for job in found]
@@ -236,13 +238,13 @@ class _Jobs(_Part):
         return self._parts.jobs.answer(job, value, question, context=self._caller)
 
 
-class _Resources(_Part):
+class _Resources(_PluginService):
     def changed(self, uri: str) -> None:
         data = {"uri": str(uri)[:2_000]}
         self._parts.base.recorder.show(RESOURCE_CHANGED, data, plugin=self._user.plugin)
 
 
-class _Knowledge(_Part):
+class _Knowledge(_PluginService):
     def list(self) -> list[dict[str, Any]]:
         bases = map(self._parts.knowledge.get, self._parts.knowledge.names())
         return [{"name": base.name, "description": base.description} for base in bases]
@@ -255,7 +257,7 @@ class _Knowledge(_Part):
         return [passage.to_json() for passage in self._parts.knowledge.read(citation)]
 
 
-class _Models(_Part):
+class _Models(_PluginService):
     def names(self) -> list[str]:
         return self._parts.flow.models.names()
 

@@ -30,7 +30,7 @@ def control_of(worker: WorkerClient, number: object) -> Control | None:
     return None if frame is None else RUNNING.get(frame[3])
 
 
-class Uploads:
+class ArtifactUploads:
     """The uploads of the workers of one plugin.
 
     Args:

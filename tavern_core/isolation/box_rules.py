@@ -12,10 +12,10 @@ from typing import Final
 from tavern_core import package_location
 from tavern_core.box import runtime_paths
 from tavern_core.box.layer_probe import available_layers
-from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, GrantedPaths, Level
 from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
+from tavern_core.isolation.closed_paths import granted_paths, read_mounts, with_mount_aliases
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.call import Rights
 from tavern_core.model.capability import CAPABILITIES, covers
@@ -82,16 +82,16 @@ class BoxRules:
             granted=self._places(rights, workspace, is_open),
         )
 
-    def _places(self, rights: Rights, workspace: str, is_open: bool) -> Granted:
+    def _places(self, rights: Rights, workspace: str, is_open: bool) -> GrantedPaths:
         """What was granted of the file system, and what is closed in it whatever was granted."""
         own, may_write = os.path.realpath(self.data), _granted(rights, "write:fs", workspace, is_open)
         if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
             with contextlib.suppress(OSError):  # a missing folder cannot be granted
                 self.data.mkdir(parents=True, exist_ok=True)
-        return Granted(
+        return GrantedPaths(
             _granted(rights, "read:fs", workspace, is_open),
             may_write,
-            tuple(closed([state_root(self.home)], read_mounts())),
+            tuple(with_mount_aliases([state_root(self.home)], read_mounts())),
             tuple(self.unwritable() if may_write else ()),
             own,
         )
@@ -106,7 +106,7 @@ class BoxRules:
 
 def unwritable(kept: Iterable[Path], code: Iterable[Path]) -> list[str]:
     """See `Sandboxes.unwritable`."""
-    return closed([*kept, *runtime_paths.interpreter(), package_location.FOLDER, *code])
+    return with_mount_aliases([*kept, *runtime_paths.interpreter(), package_location.FOLDER, *code])
 
 
 def missing_layers(config: IsolationConfig) -> str:

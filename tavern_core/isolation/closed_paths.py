@@ -31,7 +31,7 @@ class Mount:
     """The mount point."""
 
 
-def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -> list[str]:
+def with_mount_aliases(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -> list[str]:
     """The resolved `paths`, with every other path of the same mount.
 
     Args:

@@ -24,7 +24,7 @@ from tavern_core.schema.bounded_json_copying import from_python, json_copy, json
 
 Packed = list[Any]
 """``[tag, data]``"""
-Known = Mapping[str, Any]
+SharedObjects = Mapping[str, Any]
 """What the other side was shown, by name: an answer that repeats it is the same object again. `trusted`: the other side is the host."""
 
 _TEXTS: Final = (
@@ -44,13 +44,13 @@ class CannotCross(ToolFailed):
         )
 
 
-class Coded(NamedTuple):
+class TypeCodec(NamedTuple):
     """How the values of some types cross: the tag in front, to JSON (None: never sent), and back."""
 
     tag: str
     types: tuple[type, ...]
     encode: Callable[[Any], Any] | None
-    decode: Callable[[Any, Known], Any]
+    decode: Callable[[Any, SharedObjects], Any]
 
 
 class Codec:
@@ -61,7 +61,7 @@ class Codec:
         rest: takes what is neither JSON nor in the table, or raises CannotCross.
     """
 
-    def __init__(self, *coded: Coded, rest: Coded | None = None) -> None:
+    def __init__(self, *coded: TypeCodec, rest: TypeCodec | None = None) -> None:
         self._rest = rest
         self._coded = {type_: each for each in coded for type_ in each.types}
         self._decoders = {each.tag: each.decode for each in (*coded, *((rest,) if rest else ()))}
@@ -77,7 +77,7 @@ class Codec:
             return [self._rest.tag, self._rest.encode(value)]
         raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
 
-    def decode(self, packed: Any, known: Known = MappingProxyType({})) -> Any:
+    def decode(self, packed: Any, known: SharedObjects = MappingProxyType({})) -> Any:
         """The inverse of `encode`. Raises ValueError: it is nothing that `encode` makes."""
         if type(packed) is not list or len(packed) != 2 or type(packed[0]) is not str:
             raise ValueError("no packed value")
@@ -116,7 +116,7 @@ def mapping_of(data: Any) -> dict[str, Any]:
     return data
 
 
-def taken(data: Any, *readers: Callable[[Any], Any]) -> list[Any]:
+def decode_items(data: Any, *readers: Callable[[Any], Any]) -> list[Any]:
     """The items of a list, each as its own reader takes it. Raises ValueError: one is refused, or there are more or fewer."""
     return [reader(item) for reader, item in zip(readers, data, strict=True)]
 
@@ -191,7 +191,7 @@ def _sorted(names: frozenset[str] | None) -> list[str] | None:
     return None if names is None else sorted(names)
 
 
-def _unpack_call(data: Any, known: Known) -> ToolCall:
+def _unpack_call(data: Any, known: SharedObjects) -> ToolCall:
     shown = known.get("call")
     arguments = mapping_of(data["arguments"])
     if isinstance(shown, ToolCall):  # an answer: it may change some of it, and the rest must be the same
@@ -219,7 +219,7 @@ def _pack_result(result: ToolResult) -> Any:
     return crossing("a ToolResult", data)
 
 
-def _unpack_result(data: Any, known: Known) -> ToolResult:
+def _unpack_result(data: Any, known: SharedObjects) -> ToolResult:
     """A result; what it says of its call is taken from the host alone."""
     shown = known.get("result")
     is_trusted = known.get("trusted") and not isinstance(shown, ToolResult)
@@ -238,19 +238,19 @@ def _pack_event(event: Event) -> list[Any]:
     return [event.type, event.time, as_json(dict(event.data)), event.call_id, event.plugin, event.seq]
 
 
-def _unpack_event(data: Any, known: Known) -> Event:
-    return Event(*taken(data, text_of, float, mapping_of, text_of, text_of, int))
+def _unpack_event(data: Any, known: SharedObjects) -> Event:
+    return Event(*decode_items(data, text_of, float, mapping_of, text_of, text_of, int))
 
 
-def _unpack_deny(data: Any, known: Known) -> Deny:
-    return Deny(*taken(data, text_of, text_of, mapping_of))
+def _unpack_deny(data: Any, known: SharedObjects) -> Deny:
+    return Deny(*decode_items(data, text_of, text_of, mapping_of))
 
 
-def _unpack_approval(data: Any, known: Known) -> RequireApproval:
-    return RequireApproval(*taken(data, text_of, mapping_of))
+def _unpack_approval(data: Any, known: SharedObjects) -> RequireApproval:
+    return RequireApproval(*decode_items(data, text_of, mapping_of))
 
 
-def _unpack_other(data: Any, known: Known) -> object:
+def _unpack_other(data: Any, known: SharedObjects) -> object:
     """Something that is called what it is called there, and is nothing."""
     name = text_of(data)
     return type(name if name.isidentifier() and len(name) <= 100 else "object", (), {})()
@@ -281,7 +281,7 @@ def unpack_tool(data: Any) -> ToolSpec:
     return spec
 
 
-def _unpack_changed_tool(data: Any, known: Known) -> ToolSpec:
+def _unpack_changed_tool(data: Any, known: SharedObjects) -> ToolSpec:
     """A tool that was shown and comes back changed keeps what did not cross: what it runs, and how it was written."""
     unpacked, shown = unpack_tool(data), known.get("tool")
     if not isinstance(shown, ToolSpec):
@@ -292,14 +292,16 @@ def _unpack_changed_tool(data: Any, known: Known) -> ToolSpec:
 
 
 CALL_TABLE: Final = (
-    Coded("call", (ToolCall,), _pack_call, _unpack_call),
-    Coded("context", (CallContext,), pack_context, lambda data, known: unpack_context(data)),
-    Coded("result", (ToolResult,), _pack_result, _unpack_result),
-    Coded("event", (Event,), _pack_event, _unpack_event),
-    Coded("tool", (ToolSpec,), pack_tool, _unpack_changed_tool),
-    Coded("deny", (Deny,), lambda deny: [deny.reason, deny.hint, as_json(dict(deny.details))], _unpack_deny),
-    Coded("approval", (RequireApproval,), lambda asked: [asked.reason, as_json(dict(asked.details))], _unpack_approval),
-    Coded("other", (), None, _unpack_other),
+    TypeCodec("call", (ToolCall,), _pack_call, _unpack_call),
+    TypeCodec("context", (CallContext,), pack_context, lambda data, known: unpack_context(data)),
+    TypeCodec("result", (ToolResult,), _pack_result, _unpack_result),
+    TypeCodec("event", (Event,), _pack_event, _unpack_event),
+    TypeCodec("tool", (ToolSpec,), pack_tool, _unpack_changed_tool),
+    TypeCodec("deny", (Deny,), lambda deny: [deny.reason, deny.hint, as_json(dict(deny.details))], _unpack_deny),
+    TypeCodec(
+        "approval", (RequireApproval,), lambda asked: [asked.reason, as_json(dict(asked.details))], _unpack_approval
+    ),
+    TypeCodec("other", (), None, _unpack_other),
 )
 CALLS: Final = Codec(*CALL_TABLE)
 """Calls, their answers, and what hooks on calls answer."""

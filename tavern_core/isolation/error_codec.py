@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core import errors
 from tavern_core.errors import CallError, Finding, Location, TavernError, call_error_of, sayable
-from tavern_core.isolation.transport import judged
+from tavern_core.isolation.transport import validated_message
 from tavern_core.model.result import ToolError
 from tavern_core.model.safe_printing import encodable, notes_of
 from tavern_core.package_location import is_own
@@ -80,7 +80,7 @@ def unpack_error(packed: Any) -> BaseException:
     Raises:
         BrokenChannel, ValueError: it is invalid.
     """
-    packed = judged(packed)
+    packed = validated_message(packed)
     if type(packed) is not dict:
         raise ValueError("no error")
     if "code" in packed:

@@ -18,15 +18,15 @@ from tavern_core.contract.llm import answer_json
 from tavern_core.contract.nodes import NothingCame
 from tavern_core.contract.tool_context import Control
 from tavern_core.errors import TavernError, ToolFailed
-from tavern_core.isolation.artifact_parts import Uploads, control_of, part_of, running_control
+from tavern_core.isolation.artifact_parts import ArtifactUploads, control_of, part_of, running_control
 from tavern_core.isolation.codec import CALLS, crossing
 from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.lent_upstreams import LentUpstreams
 from tavern_core.isolation.node_codec import NOTHING, VALUES
-from tavern_core.isolation.transport import BrokenChannel, judged
+from tavern_core.isolation.transport import BrokenChannel, validated_message
 from tavern_core.isolation.worker_client import WorkerClient
 from tavern_core.isolation.worker_connections import Undelivered
-from tavern_core.isolation.worker_output import Printed
+from tavern_core.isolation.worker_output import WorkerOutput
 from tavern_core.isolation.worker_process import WorkerLimits
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.portal import Portal
@@ -45,7 +45,7 @@ MOST_ASKED: Final = 1_000
 """Questions to people, and operations of adapters, of one worker that wait."""
 
 
-class Answering:
+class HostRequestHandler:
     """Answers requests of the workers of one plugin.
 
     Args:
@@ -54,7 +54,7 @@ class Answering:
         printed: where what it logs goes.
     """
 
-    def __init__(self, ctx: PluginContext, limits: WorkerLimits, portal: Portal, printed: Printed) -> None:
+    def __init__(self, ctx: PluginContext, limits: WorkerLimits, portal: Portal, printed: WorkerOutput) -> None:
         self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
         """Token → context and event loop of a running node."""
         self.lent = LentUpstreams()
@@ -67,9 +67,9 @@ class Answering:
         self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{ctx.id}"), "", None)
         self._open: dict[WorkerClient, int] = {}
         self._asked: dict[WorkerClient, int] = {}
-        self._uploads = Uploads(limits.artifact_bytes)
+        self._uploads = ArtifactUploads(limits.artifact_bytes)
 
-    def hear(self, worker: WorkerClient, message: dict[str, Any]) -> None:
+    def receive_message(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """One message of a worker; called in the watching thread."""
         if message.get("send") == "log":
             level, name, text = message.get("level"), message.get("logger"), message.get("text")
@@ -109,7 +109,7 @@ class Answering:
         frame = worker.frames.get(call) if type(call) is int else None
         token = current.set(frame or self._stranger)
         try:
-            answer = {"ok": self._answered(worker, judged(message))}
+            answer = {"ok": self._answered(worker, validated_message(message))}
         except BaseException as error:  # noqa: BLE001 - sent to the worker
             answer = {"error": pack_error(error)}
         finally:
@@ -140,7 +140,7 @@ class Answering:
 
         self._count(self._open, worker)
         try:
-            judged(message)
+            validated_message(message)
             if self._asked.get(worker, 0) >= MOST_ASKED:
                 raise ToolFailed(f"{MOST_ASKED:,} questions of this plugin wait for an answer already")
             begin = self._begin_asking if message["ask"] == "ask" else self._begin_lending

@@ -32,7 +32,7 @@ class LentUpstreams:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = itertools.count(1)
-        self._lent: dict[int, _Lent] = {}
+        self._lent: dict[int, _LentConnection] = {}
         self._running: dict[tuple[int, int], asyncio.Task[Any]] = {}
         self._calls: dict[tuple[int, str], UpstreamCall] = {}
         self._cancelled: dict[tuple[int, str], UpstreamCall] = {}
@@ -56,7 +56,7 @@ class LentUpstreams:
         """Let a connection that is about to be opened use `upstream`; its number."""
         self._loop = asyncio.get_running_loop()
         number = next(self._numbers)
-        self._lent[number] = _Lent(upstream)
+        self._lent[number] = _LentConnection(upstream)
         return number
 
     async def take_back(self, number: int) -> None:
@@ -132,7 +132,7 @@ class LentUpstreams:
             lent.given_up.add(token)
 
 
-class _Lent:
+class _LentConnection:
     """One connection's."""
 
     def __init__(self, upstream: Upstream) -> None:

@@ -22,12 +22,12 @@ from tavern_core.isolation.codec import (
     CALL_TABLE,
     CannotCross,
     Codec,
-    Coded,
-    Known,
+    SharedObjects,
+    TypeCodec,
     as_json,
     crossing,
+    decode_items,
     mapping_of,
-    taken,
     text_of,
 )
 from tavern_core.kernel.nodes.annotation_coercion import plain
@@ -35,7 +35,7 @@ from tavern_core.kernel.nodes.json_values import from_plain, to_plain
 from tavern_core.kernel.nodes.node_serialization import NotData, node_members, pack_node, unpack_node
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo, RunState
-from tavern_core.schema.bounded_json_copying import NotPlain, json_or
+from tavern_core.schema.bounded_json_copying import NotPlainData, json_or
 
 NOTHING: Final = ["nothing", None]
 """Instead of the value of a lazy input that never comes."""
@@ -79,7 +79,7 @@ def _tagged(value: Any) -> Any:
     what = type(value).__name__
     try:
         value = to_plain(plain(value))
-    except NotPlain:
+    except NotPlainData:
         pass  # refused as it is, with the place
     return crossing(what, value)
 
@@ -96,30 +96,30 @@ def _pack_final(final: Ends) -> Any:
     return _slots(final.values) if isinstance(final.values, Mapping) else ANSWERS.encode(final.values)
 
 
-def _unpack_final(data: Any, known: Known) -> Ends:
+def _unpack_final(data: Any, known: SharedObjects) -> Ends:
     return Ends(_values(data) if type(data) is dict else ANSWERS.decode(data))
 
 
-def _unpack_out(data: Any, known: Known) -> Out | dict[str, Any]:
+def _unpack_out(data: Any, known: SharedObjects) -> Out | dict[str, Any]:
     values = _values(data)
     return Out(**values) if all(key.isidentifier() for key in values) else values
 
 
-_BYTES: Final = Coded(
+_BYTES: Final = TypeCodec(
     "bytes",
     (bytes, bytearray, memoryview),
     lambda value: base64.b64encode(value).decode(),
     lambda data, known: base64.b64decode(data, validate=True),
 )
-_SKIP: Final = Coded("skip", (type(Skip),), lambda value: None, lambda data, known: Skip)
-_TAGGED: Final = Coded("tagged", (), _tagged, lambda data, known: from_plain(data))
+_SKIP: Final = TypeCodec("skip", (type(Skip),), lambda value: None, lambda data, known: Skip)
+_TAGGED: Final = TypeCodec("tagged", (), _tagged, lambda data, known: from_plain(data))
 VALUES: Final = Codec(_BYTES, _SKIP, rest=_TAGGED)
 ANSWERS: Final = Codec(
     _BYTES,
     _SKIP,
-    Coded("out", (Out,), lambda out: _slots(out.slots), _unpack_out),
-    Coded("final", (Ends,), _pack_final, _unpack_final),
-    Coded(
+    TypeCodec("out", (Out,), lambda out: _slots(out.slots), _unpack_out),
+    TypeCodec("final", (Ends,), _pack_final, _unpack_final),
+    TypeCodec(
         "tuple",
         (tuple,),
         lambda values: [VALUES.encode(value) for value in values],
@@ -131,7 +131,7 @@ ANSWERS: Final = Codec(
 # Hooks ------------------------------------------------------------------------------------------------------------------
 
 
-class Stays:
+class OpaqueValue:
     """Stands for a value that cannot cross: it can be handed back, and nothing else."""
 
     __slots__ = ("key", "kind")
@@ -144,12 +144,14 @@ class Stays:
         return f"<a {self.kind} that stays in the host>"
 
 
-def _unpack_stays(data: Any, mine: Known) -> Any:
+def _unpack_stays(data: Any, mine: SharedObjects) -> Any:
     key, kind = text_of(data[0]), text_of(data[1])
-    return mine[key] if key in mine else Stays(key, kind)
+    return mine[key] if key in mine else OpaqueValue(key, kind)
 
 
-_SHOWN: Final = Codec(_BYTES, _SKIP, Coded("stays", (Stays,), lambda value: [value.key, value.kind], _unpack_stays))
+_SHOWN: Final = Codec(
+    _BYTES, _SKIP, TypeCodec("stays", (OpaqueValue,), lambda value: [value.key, value.kind], _unpack_stays)
+)
 
 
 def _pack_shown(key: str, value: Any) -> list[Any]:
@@ -165,13 +167,13 @@ def _pack_slots(values: Any) -> dict[str, Any]:
     return {key: _pack_shown(key, part) for key, part in values.items()}
 
 
-def _unpack_slots(data: Any, known: Known) -> dict[str, Any]:
+def _unpack_slots(data: Any, known: SharedObjects) -> dict[str, Any]:
     inputs = known.get("inputs")
     mine = inputs if isinstance(inputs, Mapping) else {}
     return {text_of(key): _SHOWN.decode(part, mine) for key, part in data.items()}
 
 
-def _unpack_run(data: Any, known: Known) -> RunInfo:
+def _unpack_run(data: Any, known: SharedObjects) -> RunInfo:
     run_id, workflow, principal, state = data
     if state not in _STATES:
         raise ValueError("an invalid run")
@@ -182,11 +184,11 @@ def _pack_info(node: NodeInfo) -> list[Any]:
     return [node.path, node.type, json_or(dict(node.config), {}), node.plugin]
 
 
-def _unpack_info(data: Any, known: Known) -> NodeInfo:
-    return NodeInfo(*taken(data, text_of, text_of, mapping_of, text_of))
+def _unpack_info(data: Any, known: SharedObjects) -> NodeInfo:
+    return NodeInfo(*decode_items(data, text_of, text_of, mapping_of, text_of))
 
 
-def _unpack_definition(data: Any, known: Known) -> NodeSpec:
+def _unpack_definition(data: Any, known: SharedObjects) -> NodeSpec:
     """A node type; one that was shown and comes back changed keeps what did not cross."""
     new, shown = unpack_node(data), known.get("definition")
     if not isinstance(shown, NodeSpec):
@@ -210,8 +212,8 @@ def _changed(new: NodeSpec | Slot, before: NodeSpec | Slot) -> dict[str, Any]:
 
 HOOK_VALUES: Final = Codec(
     *CALL_TABLE,
-    Coded("run", (RunInfo,), lambda run: [run.run_id, run.workflow, run.principal, run.state], _unpack_run),
-    Coded("node", (NodeInfo,), _pack_info, _unpack_info),
-    Coded("definition", (NodeSpec,), lambda spec: reported_node(spec, is_shown=True), _unpack_definition),
-    rest=Coded("values", (), _pack_slots, _unpack_slots),
+    TypeCodec("run", (RunInfo,), lambda run: [run.run_id, run.workflow, run.principal, run.state], _unpack_run),
+    TypeCodec("node", (NodeInfo,), _pack_info, _unpack_info),
+    TypeCodec("definition", (NodeSpec,), lambda spec: reported_node(spec, is_shown=True), _unpack_definition),
+    rest=TypeCodec("values", (), _pack_slots, _unpack_slots),
 )

@@ -15,16 +15,16 @@ from tavern_core.errors import ActivationFailed
 from tavern_core.isolation.backoff import Backoff
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.record import Records
+from tavern_core.kernel.plugins.plugin_record import PluginRecords
 from tavern_core.kernel.settings.secret_masking import MaskingFilter
 
 if TYPE_CHECKING:
     from tavern_core.isolation.plugin_sandboxes import Sandboxes
     from tavern_core.isolation.supervisor import Supervisor
-    from tavern_core.isolation.worker_epoll_thread import Watch
+    from tavern_core.isolation.worker_epoll_thread import EpollThread
 
 _traced: Final[set[str]] = set()
 
@@ -43,7 +43,7 @@ class Isolation:
     def __init__(
         self,
         base: Foundation,
-        records: Records,
+        records: PluginRecords,
         reach: EffectiveScopes,
         sandboxes: Sandboxes,
         contributions: Contributions,
@@ -55,19 +55,19 @@ class Isolation:
         self._contributions = contributions
         self._backoff = Backoff(base.home / "isolation.json")
         self._lock = threading.Lock()
-        self._shared: tuple[Watch, Portal] | None = None
+        self._shared: tuple[EpollThread, Portal] | None = None
         """What all workers share, from the first one on."""
         self._supervisors: dict[str, Supervisor] = {}
         self._is_released = False
 
-    def reason(self, candidate: Candidate) -> str:
+    def reason(self, candidate: PluginCandidate) -> str:
         """Why a plugin runs in its own process: it must, or was granted for that; empty for one that runs in the host."""
         if candidate.name in _traced:
             return ""
         if candidate.apart:
             return candidate.apart
         record = self._records.get(candidate.name)
-        return "" if record is None else record.standing.kept_apart
+        return "" if record is None else record.condition.kept_apart
 
     def pause_notice(self, plugin: str) -> str:
         """Why a plugin is paused now and until when; empty if it is not."""
@@ -93,7 +93,7 @@ class Isolation:
             portal.close()
             worker_server.leave()
 
-    def load(self, candidate: Candidate, ctx: PluginContext) -> Any:
+    def load(self, candidate: PluginCandidate, ctx: PluginContext) -> Any:
         """Start the plugin's worker; returns its proxy.
 
         Args:
@@ -102,12 +102,12 @@ class Isolation:
         Raises:
             PluginError: it cannot be started or imported, or is paused, or the host was closed.
         """
-        from tavern_core.isolation.host_requests import Answering
+        from tavern_core.isolation.host_requests import HostRequestHandler
         from tavern_core.isolation.proxy_plugin import plugin_proxy
         from tavern_core.isolation.supervisor import Supervisor
         from tavern_core.isolation.worker_launch import WorkerLaunch
-        from tavern_core.isolation.worker_output import Printed
-        from tavern_core.isolation.worker_process import Terms, WorkerLimits
+        from tavern_core.isolation.worker_output import WorkerOutput
+        from tavern_core.isolation.worker_process import WorkerLimits, WorkerSettings
 
         name, config = candidate.name, self._base.config
         watch, portal = self._ready(name)
@@ -116,9 +116,9 @@ class Isolation:
             candidate, ctx, self._base, self._records, self._reach, self.sandboxes, self._contributions
         )
         limits = WorkerLimits.of(config)
-        printed = Printed(logger, config.limits.stderr_bytes)
-        answering = Answering(ctx, limits, portal, printed)
-        supervisor = Supervisor(launch, Terms(name, limits, watch, printed), answering, self._backoff)
+        printed = WorkerOutput(logger, config.limits.stderr_bytes)
+        answering = HostRequestHandler(ctx, limits, portal, printed)
+        supervisor = Supervisor(launch, WorkerSettings(name, limits, watch, printed), answering, self._backoff)
         with self._lock:  # before it begins, so that `release` ends it whatever it is doing
             self._refuse_released(name)
             self._supervisors[name] = supervisor
@@ -132,13 +132,13 @@ class Isolation:
         if self._is_released:
             raise ActivationFailed(f"{plugin} is not started: the host was closed", hint="open another host")
 
-    def _ready(self, plugin: str) -> tuple[Watch, Portal]:
-        from tavern_core.isolation.worker_epoll_thread import Watch
+    def _ready(self, plugin: str) -> tuple[EpollThread, Portal]:
+        from tavern_core.isolation.worker_epoll_thread import EpollThread
         from tavern_core.isolation.worker_fork_server import worker_server
 
         with self._lock:
             self._refuse_released(plugin)
             if self._shared is None:
-                self._shared = Watch(), Portal()
+                self._shared = EpollThread(), Portal()
                 worker_server.use()
             return self._shared

@@ -13,7 +13,7 @@ from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.other_formats import MARKS
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.event import Event
@@ -21,7 +21,7 @@ from tavern_core.model.event import Event
 if TYPE_CHECKING:
     from tavern_core.box.output import Serve
     from tavern_core.box.policy import BoxPolicy, Level
-    from tavern_core.box.script_spawner import Child, Launch, Spawner
+    from tavern_core.box.script_spawner import ScriptLaunch, ScriptProcess, ScriptSpawner
 
 
 class Sandboxes:
@@ -55,15 +55,15 @@ class Sandboxes:
         """Serves the network access of boxes."""
         self._code = code
         self._lock = threading.Lock()
-        self._spawner: Spawner | None = None
+        self._spawner: ScriptSpawner | None = None
 
-    def start(self, launch: Launch) -> Child:
+    def start(self, launch: ScriptLaunch) -> ScriptProcess:
         """Start a program that is neither a script nor a worker; its fork server is started with the first one."""
-        from tavern_core.box.script_spawner import Spawner
+        from tavern_core.box.script_spawner import ScriptSpawner
 
         with self._lock:
             if self._spawner is None:
-                self._spawner = Spawner()
+                self._spawner = ScriptSpawner()
         return self._spawner.start(launch)
 
     def release(self) -> None:
@@ -79,11 +79,11 @@ class Sandboxes:
 
         return unwritable(self.kept, self._code())
 
-    def of(self, record: Record) -> PluginSandbox:
+    def of(self, record: PluginRecord) -> PluginSandbox:
         """The box of one plugin."""
         # Folders in the formats of other systems say nothing of what they need, so they are always held.
         is_foreign = record.candidate.source in MARKS
-        is_isolated = is_foreign or bool(record.candidate.apart or record.standing.kept_apart)
+        is_isolated = is_foreign or bool(record.candidate.apart or record.condition.kept_apart)
         level = self.level(record) if is_isolated or self.config.level is not None else "best-effort"
         # Programs of other plugins: by default confined, too; else as trusted as their code, which runs in the host itself,
         # and only contained: their own process tree, limits, a work folder, no access to the host's own files.
@@ -95,7 +95,7 @@ class Sandboxes:
             record.candidate.source == "builtin",
         )  # fmt: skip
 
-    def level(self, record: Record) -> Level:
+    def level(self, record: PluginRecord) -> Level:
         """The required isolation level of a plugin: from tavern.yaml, else by whether it was reviewed."""
         if self.config.level is not None:
             return self.config.level
@@ -151,7 +151,7 @@ class PluginSandbox:
     def work_folder(self) -> str:
         return self.host.work.make()
 
-    def start(self, launch: Launch) -> Child:
+    def start(self, launch: ScriptLaunch) -> ScriptProcess:
         return self.host.start(launch)
 
     def gateway(
@@ -161,14 +161,14 @@ class PluginSandbox:
 
         if not (scopes := scopes_of(rights)):
             return nullcontext()
-        from tavern_core.isolation.gateway.destinations import Judge
-        from tavern_core.isolation.gateway.proxy import Gateway, served
+        from tavern_core.isolation.gateway.destinations import DestinationChecker
+        from tavern_core.isolation.gateway.proxy import Gateway, running_gateway
 
-        judge = Judge(
+        judge = DestinationChecker(
             self._plugin, scopes, call, self.host.diagnostics, self.host.emit, on_refusal, is_builtin=self._is_builtin
         )
         gateway = Gateway(judge, self.host.config.connections, self.host.config.network_bytes)
-        return served(gateway, self.host.gateways)
+        return running_gateway(gateway, self.host.gateways)
 
     def weak(self, layers: Mapping[str, str]) -> None:
         from tavern_core.isolation.box_rules import NOT_OPEN

@@ -11,7 +11,7 @@ from tavern_core.errors import ConnectionLost, UpstreamError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import pack_context
 from tavern_core.isolation.supervisor import Supervisor
-from tavern_core.isolation.transport import judged
+from tavern_core.isolation.transport import validated_message
 from tavern_core.isolation.worker.adapters import DESK
 from tavern_core.isolation.worker.facilities import packed_arguments
 from tavern_core.model.result import ToolResult
@@ -102,7 +102,7 @@ def proxy_adapter(supervisor: Supervisor, offered: Any) -> tuple[str, ProxyAdapt
 async def _ask(supervisor: Supervisor, method: str, *args: Any) -> Any:
     request = packed_arguments(DESK, method, args, {})
     try:
-        return judged(await supervisor.ask_later("service", request, "loop", f"adapter {method}"))
+        return validated_message(await supervisor.ask_later("service", request, "loop", f"adapter {method}"))
     except UpstreamError as error:
         if "worker" not in error.details:
             raise

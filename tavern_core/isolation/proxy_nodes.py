@@ -21,12 +21,12 @@ from tavern_core.isolation.node_codec import (
     NO_END,
     VALUES,
 )
-from tavern_core.isolation.stream_calls import Talk, begin_talk
+from tavern_core.isolation.stream_calls import StreamingRequest, begin_talk
 from tavern_core.isolation.supervisor import Supervisor
-from tavern_core.isolation.transport import judged
-from tavern_core.isolation.worker_connections import Kind
+from tavern_core.isolation.transport import validated_message
+from tavern_core.isolation.worker_connections import ConnectionKind
 from tavern_core.isolation.worker_process import WorkerLost
-from tavern_core.kernel.nodes.node_callable import Form, NodeCode
+from tavern_core.kernel.nodes.node_callable import CallForm, NodeCode
 from tavern_core.kernel.nodes.node_serialization import unpack_node
 from tavern_core.kernel.views.stream_view import ReadStream
 from tavern_core.model.node import NodeSpec
@@ -46,8 +46,8 @@ def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec
     form, context, takes_all, names_outputs, where, methods = described["code"]
     spec = unpack_node(described["node"], None)
     yields, reads = form in ("stream", "sync_stream"), any(slot.is_stream for slot in spec.inputs.values())
-    kind: Kind = "loop" if form == "async" else "sync"
-    far = _Far(
+    kind: ConnectionKind = "loop" if form == "async" else "sync"
+    far = _RemoteNode(
         supervisor,
         spec.type,
         kind,
@@ -55,7 +55,7 @@ def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec
         talks=yields or reads or spec.dynamic_slots,
         has_effects=spec.has_effects,
     )
-    shape: Form = "stream" if yields else "async"
+    shape: CallForm = "stream" if yields else "async"
     cls = None if methods is None else _far_class(far, frozenset(map(str, methods)))
     code = NodeCode(
         lambda **inputs: far.run(inputs), shape, CONTEXT if context else "", {}, cls, takes_all=takes_all is True, names_outputs=names_outputs is True,
@@ -65,7 +65,7 @@ def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
-class _Far:
+class _RemoteNode:
     """One node type in its worker.
 
     Args:
@@ -76,7 +76,7 @@ class _Far:
 
     supervisor: Supervisor
     type: str
-    kind: Kind
+    kind: ConnectionKind
     yields: bool
     talks: bool
     has_effects: bool
@@ -100,11 +100,11 @@ class _Far:
         with self.asked(inputs, None, one) as given, self._failures():
             if not self.talks:
                 return self._heard(
-                    ANSWERS, judged(await self.supervisor.ask_later("node", given, self.kind, self.type))
+                    ANSWERS, validated_message(await self.supervisor.ask_later("node", given, self.kind, self.type))
                 )
             talk = await self._talk(given)
             try:
-                return self._heard(ANSWERS, judged(await talk.answer()))
+                return self._heard(ANSWERS, validated_message(await talk.answer()))
             finally:
                 await talk.stop()
 
@@ -115,7 +115,7 @@ class _Far:
             try:
                 async for chunk in talk.chunks():
                     yield self._heard(ANSWERS, chunk)
-                end = judged(await talk.answer())
+                end = validated_message(await talk.answer())
                 if end == NO_END:
                     raise NothingCame("a lazy input")
                 final = None if end == ENDED else self._heard(ANSWERS, end)
@@ -128,7 +128,7 @@ class _Far:
 
     def ask_now(self, given: Mapping[str, Any]) -> Any:
         """Call the class, blocking the current thread for a short time at most."""
-        packed = judged(
+        packed = validated_message(
             self.supervisor.ask(
                 "node_asked", {"type": self.type, **given}, seconds=min(self.supervisor.hook_s, ASKED_S)
             )
@@ -174,7 +174,7 @@ class _Far:
                 error.outcome = "none"
             raise
 
-    async def _talk(self, given: dict[str, Any]) -> Talk:
+    async def _talk(self, given: dict[str, Any]) -> StreamingRequest:
         streams = given["streams"]
         request = {**given, "streams": len(streams)}
         return await self.supervisor.with_worker_later(lambda worker: begin_talk(worker, "node", request, streams))  # type: ignore[no-any-return]
@@ -189,7 +189,7 @@ class _Far:
 class _ProxyNode(Node):
     """The class form; one object in the worker for each object of it here."""
 
-    far: ClassVar[_Far]
+    far: ClassVar[_RemoteNode]
 
     def __init__(self) -> None:
         self.one = {"object": next(_tokens), "fresh": True}
@@ -203,7 +203,7 @@ async def _needs(self: _ProxyNode, ctx: Any, **inputs: Any) -> list[str]:
     if one["fresh"]:
         weakref.finalize(self, far.left.append, one["object"])
     with far.asked(inputs, ctx, one) as given:
-        wanted = judged(await far.supervisor.ask_later("node_needs", given, far.kind, far.type))
+        wanted = validated_message(await far.supervisor.ask_later("node_needs", given, far.kind, far.type))
     self.one = {**one, "fresh": False}
     return [str(key) for key in wanted]
 
@@ -228,7 +228,7 @@ _METHODS: Final[Mapping[str, Any]] = {
 """The optional methods of a class, called in the worker; missing methods are not called."""
 
 
-def _far_class(far: _Far, methods: frozenset[str]) -> type[Node]:
+def _far_class(far: _RemoteNode, methods: frozenset[str]) -> type[Node]:
     own = {name: method for name, method in _METHODS.items() if name in methods}
     return type(far.type.rpartition(":")[2], (_ProxyNode,), {"far": far, **own})
 

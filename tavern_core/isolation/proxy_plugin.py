@@ -21,11 +21,11 @@ from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.isolation.codec import pack_context, pack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.proxy_nodes import proxy_node
-from tavern_core.isolation.proxy_tools import Made, RemoteTool, reported_tool, unpacked
+from tavern_core.isolation.proxy_tools import FactoryCall, RemoteTool, reported_tool, unpacked
 from tavern_core.isolation.supervisor import Supervisor
-from tavern_core.isolation.transport import judged
+from tavern_core.isolation.transport import validated_message
 from tavern_core.isolation.worker.facilities import LONGEST_DOC, remote_method
-from tavern_core.isolation.worker_connections import Kind
+from tavern_core.isolation.worker_connections import ConnectionKind
 from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
@@ -49,7 +49,7 @@ class IsolatedPlugin(RemotePlugin):
     def nodes(self, entry: str) -> list[NodeSpec]:
         """The nodes below `nodes.entry`, found and imported in the worker."""
         request = {"entry": entry, "honest": True}
-        report = judged(self._supervisor.ask("nodes_below", request, seconds=self._supervisor.hook_s))
+        report = validated_message(self._supervisor.ask("nodes_below", request, seconds=self._supervisor.hook_s))
         self._supervisor.remember({"do": "nodes_below", **request})
         return [proxy_node(self._supervisor, item) for item in report]
 
@@ -94,7 +94,7 @@ def _hook(supervisor: Supervisor, number: int, report: Mapping[str, Any]) -> Cal
     arguments = [str(name) for name in report["arguments"]]
     if not set(arguments) <= set(hook.arguments):
         raise ValueError(f"{hook.name} has other arguments")
-    kind: Kind = "loop" if report["async"] is True else "sync"
+    kind: ConnectionKind = "loop" if report["async"] is True else "sync"
     if hook.kind == "contribute" and hook.name not in LIFE:
         ask = _offer(supervisor, number, hook.name)
     else:
@@ -120,7 +120,7 @@ def _placed(function: Any, name: str, where: str) -> FunctionType:
     return FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
 
 
-def _hook_call(supervisor: Supervisor, number: int, name: str, kind: Kind) -> Callable[[dict[str, Any]], Any]:
+def _hook_call(supervisor: Supervisor, number: int, name: str, kind: ConnectionKind) -> Callable[[dict[str, Any]], Any]:
     honest = {"honest": True} if name == "tavern_start" else {}
 
     def ask(values: dict[str, Any]) -> Any:
@@ -143,7 +143,7 @@ def _offer(supervisor: Supervisor, number: int, name: str) -> Callable[[dict[str
 
         def answer(report: Any) -> Any:
             supervisor.remember({"do": "offer", **request})
-            return _offered(supervisor, HOOKS[name].section, judged(report))
+            return _offered(supervisor, HOOKS[name].section, validated_message(report))
 
         return _asked(supervisor, "offer", request, "sync", "offer", answer, supervisor.hook_s)
 
@@ -158,7 +158,13 @@ def _when(supervisor: Supervisor, number: int) -> Callable[[ToolSpec], bool]:
 
 
 def _asked(
-    supervisor: Supervisor, do: str, request: Mapping[str, Any], kind: Kind, what: str, answer: Unpack, seconds: float
+    supervisor: Supervisor,
+    do: str,
+    request: Mapping[str, Any],
+    kind: ConnectionKind,
+    what: str,
+    answer: Unpack,
+    seconds: float,
 ) -> Any:
     """The answer, or an awaitable of it under an event loop (whose caller limits the time)."""
     if _running_loop() is None:
@@ -203,8 +209,8 @@ def _factory(supervisor: Supervisor, report: Any) -> ToolFactory:
         def answer(tools: Any) -> Any:
             if tools is None or (worker := supervisor.worker_client) is None:
                 return None
-            made = Made(place, context_json, worker)
-            return [reported_tool(supervisor, item, made) for item in judged(tools)]
+            made = FactoryCall(place, context_json, worker)
+            return [reported_tool(supervisor, item, made) for item in validated_message(tools)]
 
         return _asked(supervisor, "make", given, kind, f"factory {place}", answer, supervisor.hook_s)  # type: ignore[arg-type]
 
@@ -313,12 +319,12 @@ class WorkerServices:
 
     def call(self, given: dict[str, Any]) -> Any:
         """See `RemoteServices`."""
-        return judged(self._supervisor.ask("service", given))
+        return validated_message(self._supervisor.ask("service", given))
 
     async def call_later(self, given: dict[str, Any]) -> Any:
         """See `RemoteServices`."""
         what = f"{given['name']}.{given['method']}"
-        return judged(await self._supervisor.ask_later("service", given, "loop", what))
+        return validated_message(await self._supervisor.ask_later("service", given, "loop", what))
 
 
 def _dressed(method: Any, described: Mapping[str, Any]) -> Callable[..., Any]:

@@ -14,11 +14,11 @@ from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.python_targets import BindsItself
 from tavern_core.contract.trace_context import trace_headers
 from tavern_core.errors import UpstreamError
-from tavern_core.isolation.codec import CALLS, Codec, Known, pack_tool, preview_key, unpack_tool
+from tavern_core.isolation.codec import CALLS, Codec, SharedObjects, pack_tool, preview_key, unpack_tool
 from tavern_core.isolation.supervisor import Supervisor
-from tavern_core.isolation.transport import BrokenChannel, judged
-from tavern_core.isolation.worker_client import Later, WorkerClient
-from tavern_core.isolation.worker_connections import Kind, Undelivered
+from tavern_core.isolation.transport import BrokenChannel, validated_message
+from tavern_core.isolation.worker_client import PendingRequest, WorkerClient
+from tavern_core.isolation.worker_connections import ConnectionKind, Undelivered
 from tavern_core.kernel.plugins.remote_plugin_interface import DescribesItself
 from tavern_core.kernel.plugins.tool_spec_reading import DRAFT
 from tavern_core.model.call import ToolCall
@@ -27,7 +27,7 @@ from tavern_core.model.tool import ToolSpec
 _running_loop = asyncio._get_running_loop
 
 
-def reported_tool(supervisor: Supervisor, report: Any, made: Made | None = None) -> ToolSpec:
+def reported_tool(supervisor: Supervisor, report: Any, made: FactoryCall | None = None) -> ToolSpec:
     """A tool as described by the worker; one without code of the plugin is unchanged.
 
     Args:
@@ -39,7 +39,7 @@ def reported_tool(supervisor: Supervisor, report: Any, made: Made | None = None)
     return replace(spec, impl=RemoteTool(supervisor, str(key), made=made, has_preview=report.get("preview") is True))
 
 
-class Made:
+class FactoryCall:
     """A factory of the plugin and the caller of its tools, so that a new worker can make them again.
 
     Args:
@@ -68,7 +68,7 @@ class RemoteTool(BindsItself, DescribesItself):
         supervisor: Supervisor,
         key: str,
         handler: str | None = None,
-        made: Made | None = None,
+        made: FactoryCall | None = None,
         *,
         has_preview: bool = False,
         is_preview: bool = False,
@@ -95,7 +95,7 @@ class RemoteTool(BindsItself, DescribesItself):
             PluginError: there is no such object in the plugin, or it is not a tool.
         """
         request = {"target": self.handler, "tool": pack_tool(draft)}
-        report = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
+        report = validated_message(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
         self.supervisor.remember({"do": "handler", **request})
         return reported_tool(self.supervisor, report)
 
@@ -125,7 +125,7 @@ class _Binding:
         self._key = remote.key or f"handler {remote.handler} {tool.name}"
         self._bound_key = self._key
         self._home: WorkerClient | None = None
-        self._kind: Kind = "sync"
+        self._kind: ConnectionKind = "sync"
         self.wants_call = self.wants_control = False
 
     def run(self, arguments: Any, call: ToolCall | None) -> Any:
@@ -147,9 +147,9 @@ class _Binding:
             answer = worker.ask_soon("call", given, self._kind, self._name)
         except Undelivered:
             return self._call_later(given)
-        return self._finish(worker, answer, given) if isinstance(answer, Later) else self._answered(answer)
+        return self._finish(worker, answer, given) if isinstance(answer, PendingRequest) else self._answered(answer)
 
-    async def _finish(self, worker: WorkerClient, later: Later, given: dict[str, Any]) -> Any:
+    async def _finish(self, worker: WorkerClient, later: PendingRequest, given: dict[str, Any]) -> Any:
         try:
             return self._answered(await worker.finish(later))
         except Undelivered:
@@ -179,7 +179,9 @@ class _Binding:
         deadline = worker.deadline(self._supervisor.hook_s)
         made, key = self._remote.made, self._key
         if made is not None and worker is not made.worker:
-            again = judged(worker.ask("make", {"factory": made.factory, "context": made.context}, deadline=deadline))
+            again = validated_message(
+                worker.ask("make", {"factory": made.factory, "context": made.context}, deadline=deadline)
+            )
             keys = [item["key"] for item in again or () if unpack_tool(item["tool"]).name == self._name]
             if not keys or type(keys[0]) is not str:
                 raise UpstreamError(f"{self._name} is no longer offered", outcome="none")
@@ -199,9 +201,9 @@ def _result(packed: Any) -> Any:
     return unpacked(packed)
 
 
-def unpacked(packed: Any, known: Known = MappingProxyType({}), codec: Codec = CALLS) -> Any:
+def unpacked(packed: Any, known: SharedObjects = MappingProxyType({}), codec: Codec = CALLS) -> Any:
     """A value of a worker. Raises UpstreamError: it is invalid (UPSTREAM_ERROR)."""
     try:
-        return codec.decode(judged(packed), known)
+        return codec.decode(validated_message(packed), known)
     except (ValueError, BrokenChannel) as error:
         raise UpstreamError(f"an isolated plugin sent {error}", outcome="unknown") from error

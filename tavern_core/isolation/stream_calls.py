@@ -9,16 +9,16 @@ from typing import Any
 
 from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.node_codec import VALUES
-from tavern_core.isolation.stream_window import Chunks, Outbox, Room
-from tavern_core.isolation.transport import BrokenChannel, Channel, Stream, judged
-from tavern_core.isolation.worker_client import GRACE_S, Later, WorkerClient
+from tavern_core.isolation.stream_window import Outbox, ReceivedChunks, SendCredit
+from tavern_core.isolation.transport import BrokenChannel, FrameChannel, FrameDecoder, validated_message
+from tavern_core.isolation.worker_client import GRACE_S, PendingRequest, WorkerClient
 from tavern_core.isolation.worker_process import CALL_ENDLESS
 from tavern_core.kernel.calls.running_call import current
 
 _ANSWERED = ("ok", "error")
 
 
-class Talk:
+class StreamingRequest:
     """The streaming call of a request.
 
     Args:
@@ -27,16 +27,16 @@ class Talk:
     """
 
     def __init__(
-        self, worker: WorkerClient, later: Later, channel: Channel, streams: Sequence[AsyncIterator[Any]]
+        self, worker: WorkerClient, later: PendingRequest, channel: FrameChannel, streams: Sequence[AsyncIterator[Any]]
     ) -> None:
         self._worker = worker
         self._number = later.number
         self._channel = channel
         self._loop = asyncio.get_running_loop()
-        self._incoming = Stream(channel.limit)
+        self._incoming = FrameDecoder(channel.limit)
         self._out = Outbox(channel, self._loop)
-        self._chunks = Chunks()
-        self._rooms = [Room() for _ in streams]
+        self._chunks = ReceivedChunks()
+        self._rooms = [SendCredit() for _ in streams]
         self._answer: dict[str, Any] | None = None
         self._broken: BrokenChannel | None = None
         self._is_let_go = False
@@ -121,7 +121,7 @@ class Talk:
             self._answer = message
             self._end(None)
         elif "chunk" in message:
-            self._chunks.put(judged(message["chunk"]))
+            self._chunks.put(validated_message(message["chunk"]))
         elif "took" in message:
             self._rooms[_number(message["took"])].give(message["count"])
         else:
@@ -156,7 +156,7 @@ class Talk:
 
 async def begin_talk(
     worker: WorkerClient, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
-) -> Talk:
+) -> StreamingRequest:
     """Send a request with a streamed answer. Raises Undelivered: the worker had already died."""
     later = worker.ask_slowly(do, given, "loop")
     if (channel := later.channel) is None:
@@ -166,7 +166,7 @@ async def begin_talk(
         worker.frames.pop(later.number, None)
         await asyncio.get_running_loop().run_in_executor(None, worker.report_end, later.error)
         raise worker.broken(channel, "loop", later.error, delivered=False)
-    return Talk(worker, later, channel, streams)
+    return StreamingRequest(worker, later, channel, streams)
 
 
 def _number(value: Any) -> int:

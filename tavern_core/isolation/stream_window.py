@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge
-from tavern_core.isolation.transport import BrokenChannel, Channel, encode
+from tavern_core.isolation.transport import BrokenChannel, FrameChannel, encode
 
 WINDOW: Final = 16
 """How many chunks a side may be ahead of the other."""
@@ -36,7 +36,7 @@ def bounded_frame(message: dict[str, Any], limit: int | None) -> bytes:
 class Outbox:
     """Writes frames to a connection in order, as fast as the other side reads them; for one event loop."""
 
-    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, channel: FrameChannel, loop: asyncio.AbstractEventLoop) -> None:
         self._channel = channel
         self._loop = loop
         self._rest = b""
@@ -85,7 +85,7 @@ class Outbox:
             self.close()
 
 
-class Room:
+class SendCredit:
     """How many chunks may still be sent."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Room:
             self._more.set_result(None)
 
 
-class Chunks:
+class ReceivedChunks:
     """Received chunks that were not consumed yet."""
 
     def __init__(self) -> None:

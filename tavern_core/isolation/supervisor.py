@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
 from tavern_core.isolation.backoff import Backoff
-from tavern_core.isolation.host_requests import Answering
-from tavern_core.isolation.transport import judged
+from tavern_core.isolation.host_requests import HostRequestHandler
+from tavern_core.isolation.transport import validated_message
 from tavern_core.isolation.worker_client import WorkerClient
-from tavern_core.isolation.worker_connections import Kind, Undelivered
+from tavern_core.isolation.worker_connections import ConnectionKind, Undelivered
 from tavern_core.isolation.worker_launch import WorkerLaunch
-from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms, spawn
-from tavern_core.kernel.execution.sync_async_drivers import NeverBegan, TimeLimit, settled
+from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, WorkerSettings, spawn
+from tavern_core.kernel.execution.sync_async_drivers import CancelledBeforeStart, TimeLimit, wait_until_settled
 
 MOST_IN_A_ROW: Final = 5
 """Deaths without an answer in between, after which a plugin is paused."""
@@ -42,7 +42,9 @@ class Supervisor:
         answering: answers what they ask.
     """
 
-    def __init__(self, launch: WorkerLaunch, terms: Terms, answering: Answering, backoff: Backoff) -> None:
+    def __init__(
+        self, launch: WorkerLaunch, terms: WorkerSettings, answering: HostRequestHandler, backoff: Backoff
+    ) -> None:
         self.plugin = terms.plugin
         self.hook_s = terms.limits.hook_s
         self.lent = answering.lent
@@ -113,7 +115,7 @@ class Supervisor:
             # Not before, because the fork server itself may just have started.
             deadline = time.perf_counter() + self._start_s
             self._launch.confined(layers)
-            report = judged(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
+            report = validated_message(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
         except BoxMissing as error:
             worker.end("it did not start")
             raise ActivationFailed(
@@ -208,7 +210,7 @@ class Supervisor:
 
     def on_message(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """See `WorkerListener`."""
-        self._answering.hear(worker, message)
+        self._answering.receive_message(worker, message)
 
     def on_death(self, worker: WorkerClient) -> None:
         """See `WorkerListener`."""
@@ -229,7 +231,9 @@ class Supervisor:
 
     # Requests -------------------------------------------------------------------------------------------------------------
 
-    def ask(self, do: str, given: Mapping[str, Any], kind: Kind = "sync", seconds: float | None = None) -> Any:
+    def ask(
+        self, do: str, given: Mapping[str, Any], kind: ConnectionKind = "sync", seconds: float | None = None
+    ) -> Any:
         """Send a request to the plugin, from a thread that may block.
 
         Args:
@@ -237,7 +241,7 @@ class Supervisor:
         """
         return self.with_worker(lambda worker: worker.ask(do, given, kind, worker.deadline(seconds)))
 
-    async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
+    async def ask_later(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
         """`ask` under an event loop, whose caller limits the time."""
         return await self.with_worker_later(lambda worker: worker.ask_later(do, given, kind, what))
 
@@ -270,9 +274,9 @@ class Supervisor:
             if (worker := self._living()) is None:
                 revival = self._revival()
                 try:
-                    await settled(revival, None)
+                    await wait_until_settled(revival, None)
                 except asyncio.CancelledError:
-                    raise NeverBegan from None
+                    raise CancelledBeforeStart from None
                 worker = revival.result()
             try:
                 answer = await ask(worker)

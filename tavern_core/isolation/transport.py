@@ -29,7 +29,7 @@ class BrokenChannel(Exception):
     """The other side has closed the connection, or sent invalid data."""
 
 
-class Gone(BrokenChannel):
+class PeerClosed(BrokenChannel):
     """The other side has closed the connection."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class FrameTooLarge(BrokenChannel):
         self.size = size
 
 
-class TooLate(Exception):
+class MessageTimeout(Exception):
     """No complete message arrived in time."""
 
 
@@ -64,7 +64,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(body: bytes | bytearray) -> dict[str, Any]:
-    """The message of a frame; its values are not checked yet (`judged`).
+    """The message of a frame; its values are not checked yet (`validated_message`).
 
     Raises:
         BrokenChannel: not UTF-8, not JSON, nested too deep, or not an object.
@@ -78,7 +78,7 @@ def decode(body: bytes | bytearray) -> dict[str, Any]:
     return message
 
 
-def judged(value: Any) -> Any:
+def validated_message(value: Any) -> Any:
     """`value` of a message, if it is JSON within the limits: no lone surrogates, no huge numbers, not too deep.
 
     Raises:
@@ -89,7 +89,7 @@ def judged(value: Any) -> Any:
     return value
 
 
-class Channel:
+class FrameChannel:
     """One end of a stream socket. Used by one thread at a time; reads frames of at most `limit` bytes."""
 
     __slots__ = ("_rest", "_seconds", "fd", "limit", "sock")
@@ -116,9 +116,9 @@ class Channel:
                 self._wait_at_most(deadline)
             self.sock.sendall(frame)
         except TimeoutError:
-            raise TooLate from None
+            raise MessageTimeout from None
         except OSError as error:
-            raise Gone from error
+            raise PeerClosed from error
 
     def receive(self, deadline: float | None = None) -> dict[str, Any]:
         """Read one message. Arguments and errors as `send`; FrameTooLarge for one that is too long."""
@@ -129,14 +129,14 @@ class Channel:
             while (message := self._complete(rest) if rest else None) is None:
                 chunk = self.sock.recv(MOST_AT_ONCE)
                 if not chunk:
-                    raise Gone
+                    raise PeerClosed
                 rest = rest + chunk if len(rest) < MOST_AT_ONCE else self._long(rest + chunk, deadline)
             return message
         except TimeoutError:
             self._rest = rest
-            raise TooLate from None
+            raise MessageTimeout from None
         except OSError as error:
-            raise Gone from error
+            raise PeerClosed from error
 
     def take(self) -> dict[str, Any] | None:
         """A message if a complete one has arrived; never waits. Errors as `receive`."""
@@ -151,7 +151,7 @@ class Channel:
         return message
 
     def received(self) -> bytes:
-        """The received data of a streaming call, for a `Stream`; never waits. Errors as `receive`."""
+        """The received data of a streaming call, for a `FrameDecoder`; never waits. Errors as `receive`."""
         self.never_wait()
         return self._arrived() or b""
 
@@ -178,9 +178,9 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
-            raise Gone from error
+            raise PeerClosed from error
         if not chunk:
-            raise Gone
+            raise PeerClosed
         return chunk
 
     def give(self, frame: bytes) -> bytes:
@@ -190,7 +190,7 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return frame
         except OSError as error:
-            raise Gone from error
+            raise PeerClosed from error
 
     def close(self) -> None:
         self.sock.close()
@@ -226,7 +226,7 @@ class Channel:
             self._wait_at_most(deadline)
             chunk = self.sock.recv(MOST_AT_ONCE * 4)
             if not chunk:
-                raise Gone
+                raise PeerClosed
             whole += chunk
         return bytes(whole)
 
@@ -247,7 +247,7 @@ class Channel:
             self._seconds = 0.0
 
 
-class Stream:
+class FrameDecoder:
     """Splits a stream of bytes into frames.
 
     Args:

@@ -19,14 +19,14 @@ from tavern_core.errors import OutputTooLarge, UpstreamError
 from tavern_core.isolation.error_codec import unpack_error
 from tavern_core.isolation.transport import (
     BrokenChannel,
-    Channel,
+    FrameChannel,
     FrameTooLarge,
-    Gone,
-    TooLate,
+    MessageTimeout,
+    PeerClosed,
     encode,
 )
-from tavern_core.isolation.worker_connections import Connections, Kind, Undelivered
-from tavern_core.isolation.worker_process import CALL_ENDLESS, Spawned, Terms, WorkerListener
+from tavern_core.isolation.worker_connections import ConnectionKind, Undelivered, WorkerConnections
+from tavern_core.isolation.worker_process import CALL_ENDLESS, Spawned, WorkerListener, WorkerSettings
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit
 
@@ -38,26 +38,26 @@ TRUSTED: Final = 5
 """Quick answers in a row after which an event loop waits for the next one itself."""
 
 
-class Later:
+class PendingRequest:
     """A request without an immediate answer."""
 
     __slots__ = ("began", "channel", "error", "frame", "kind", "number", "what")
 
-    def __init__(self, kind: Kind, number: int, frame: bytes, what: str) -> None:
+    def __init__(self, kind: ConnectionKind, number: int, frame: bytes, what: str) -> None:
         self.kind = kind
         self.number = number
         self.frame = frame
         """The unwritten rest of it."""
         self.what = what
-        self.channel: Channel | None = None
+        self.channel: FrameChannel | None = None
         self.error: BrokenChannel | None = None
         self.began = time.perf_counter()
 
 
-class WorkerClient(Connections):
+class WorkerClient(WorkerConnections):
     """A worker process with calls."""
 
-    def __init__(self, terms: Terms, listener: WorkerListener, spawned: Spawned) -> None:
+    def __init__(self, terms: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
         super().__init__(terms, listener, spawned)
         self.dropped: list[str] = []
         """Keys of unused factory tools."""
@@ -85,7 +85,9 @@ class WorkerClient(Connections):
 
     # Calls ----------------------------------------------------------------------------------------------------------------
 
-    def ask(self, do: str, given: Mapping[str, Any], kind: Kind = "sync", deadline: float | None = None) -> Any:
+    def ask(
+        self, do: str, given: Mapping[str, Any], kind: ConnectionKind = "sync", deadline: float | None = None
+    ) -> Any:
         """Send a request and wait for the answer.
 
         Args:
@@ -105,7 +107,7 @@ class WorkerClient(Connections):
             channel.send(frame, deadline)
             delivered = True
             answer = channel.receive(deadline)
-        except TooLate:
+        except MessageTimeout:
             self._stop_sync(channel, kind, number)
             raise TimeLimit(stopped=True, begun=delivered) from None
         except BrokenChannel as error:
@@ -142,8 +144,8 @@ class WorkerClient(Connections):
         if any(number in self.frames for number in numbers):
             self.kill(CALL_ENDLESS)
 
-    def ask_soon(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
-        """Send a request under an event loop: returns the answer if it is immediate, else a `Later` for `finish`.
+    def ask_soon(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
+        """Send a request under an event loop: returns the answer if it is immediate, else a `PendingRequest` for `finish`.
 
         Args:
             what: the target; one that was quick lately is waited for here.
@@ -163,10 +165,10 @@ class WorkerClient(Connections):
         del self.frames[later.number]
         return self._answered(channel, kind, later.number, answer)
 
-    def ask_slowly(self, do: str, given: Mapping[str, Any], kind: Kind, what: str = "") -> Later:
+    def ask_slowly(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str = "") -> PendingRequest:
         """Send a request under an event loop without waiting. Raises as `ask_soon`."""
         number = next(self._numbers)
-        later = Later(kind, number, encode({"id": number, "do": do, **given}), what)
+        later = PendingRequest(kind, number, encode({"id": number, "do": do, **given}), what)
         if (channel := self.take_now(kind)) is None:
             return later
         later.channel = channel
@@ -177,7 +179,7 @@ class WorkerClient(Connections):
             later.error = error
         return later
 
-    async def finish(self, later: Later) -> Any:
+    async def finish(self, later: PendingRequest) -> Any:
         """The answer to a request without an immediate answer, within the caller's own time limit.
 
         Cancelling the caller ends the work. Raises as `ask`, except TimeLimit.
@@ -196,7 +198,7 @@ class WorkerClient(Connections):
                 delivered = True
             answer = await _arrival(channel)
         except (BrokenChannel, OSError) as error:
-            broken = error if isinstance(error, BrokenChannel) else Gone()
+            broken = error if isinstance(error, BrokenChannel) else PeerClosed()
             await loop.run_in_executor(None, self.report_end, broken)
             raise self.broken(channel, kind, broken, delivered) from error
         except BaseException:
@@ -208,12 +210,12 @@ class WorkerClient(Connections):
         self._quick[later.what] = self._quick.get(later.what, 0) + 1 if is_quick else 0
         return self._answered(channel, kind, number, answer)
 
-    async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
+    async def ask_later(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
         """`ask_soon` and `finish` in one."""
         answer = self.ask_soon(do, given, kind, what)
-        return await self.finish(answer) if isinstance(answer, Later) else answer
+        return await self.finish(answer) if isinstance(answer, PendingRequest) else answer
 
-    def _answered(self, channel: Channel, kind: Kind, number: int, answer: dict[str, Any]) -> Any:
+    def _answered(self, channel: FrameChannel, kind: ConnectionKind, number: int, answer: dict[str, Any]) -> Any:
         if answer.get("id") != number:
             self.drop(channel, kind)
             self.kill("it sent an answer without a request")
@@ -240,11 +242,11 @@ class WorkerClient(Connections):
         """After a broken channel, wait until the worker has died, so that its end is known."""
         if isinstance(error, FrameTooLarge):
             self.kill("its answer was too large")
-        elif not isinstance(error, Gone):
+        elif not isinstance(error, PeerClosed):
             self.kill(f"it sent {error}")
         self._report_end()
 
-    def broken(self, channel: Channel, kind: Kind, error: BrokenChannel, delivered: bool) -> Exception:
+    def broken(self, channel: FrameChannel, kind: ConnectionKind, error: BrokenChannel, delivered: bool) -> Exception:
         """The error for a caller whose channel broke."""
         self.drop(channel, kind)
         if isinstance(error, FrameTooLarge):
@@ -254,29 +256,29 @@ class WorkerClient(Connections):
             )  # fmt: skip
         return self.lost() if delivered else Undelivered()
 
-    def _stop_sync(self, channel: Channel, kind: Kind, number: int) -> None:
+    def _stop_sync(self, channel: FrameChannel, kind: ConnectionKind, number: int) -> None:
         """End an abandoned call: gently, and then with its process."""
         self.send_now({"cancel": number})
         try:
             channel.receive(time.perf_counter() + GRACE_S)
-        except (TooLate, BrokenChannel):
+        except (MessageTimeout, BrokenChannel):
             self.drop(channel, kind)
             self.kill(CALL_ENDLESS)
         else:
             self.give_back(channel, kind)
 
-    async def _stop_later(self, channel: Channel, kind: Kind, number: int) -> None:
+    async def _stop_later(self, channel: FrameChannel, kind: ConnectionKind, number: int) -> None:
         self.send_now({"cancel": number})
         try:
             await _arrival(channel, GRACE_S)
-        except (TooLate, BrokenChannel, asyncio.CancelledError):
+        except (MessageTimeout, BrokenChannel, asyncio.CancelledError):
             self.drop(channel, kind)
             self.kill(CALL_ENDLESS)
         else:
             self.give_back(channel, kind)
 
 
-async def _arrival(channel: Channel, seconds: float | None = None) -> dict[str, Any]:
+async def _arrival(channel: FrameChannel, seconds: float | None = None) -> dict[str, Any]:
     """The next message, waited for by the event loop.
 
     Args:
@@ -299,7 +301,7 @@ async def _arrival(channel: Channel, seconds: float | None = None) -> dict[str, 
 
     def give_up() -> None:
         if not arrived.done():
-            arrived.set_exception(TooLate())
+            arrived.set_exception(MessageTimeout())
 
     timer = None if seconds is None else loop.call_later(seconds, give_up)
     loop.add_reader(channel.fd, look)

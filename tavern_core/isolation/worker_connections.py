@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from tavern_core.errors import UpstreamError
-from tavern_core.isolation.transport import Channel
-from tavern_core.isolation.worker_process import Spawned, Terms, WorkerListener, WorkerProcess
+from tavern_core.isolation.transport import FrameChannel
+from tavern_core.isolation.worker_process import Spawned, WorkerListener, WorkerProcess, WorkerSettings
 from tavern_core.kernel.execution.portal import COPIED_HINT
-from tavern_core.kernel.execution.sync_async_drivers import NeverBegan, TimeLimit
+from tavern_core.kernel.execution.sync_async_drivers import CancelledBeforeStart, TimeLimit
 
-Kind = Literal["sync", "loop"]
+ConnectionKind = Literal["sync", "loop"]
 """Whether the worker serves a connection in its own thread or on its event loop."""
 MOST_IDLE: Final = 4
 """Idle connections of one kind that stay open."""
@@ -26,16 +26,19 @@ class Undelivered(Exception):
     """The worker had ended before it got the request, so nothing ran."""
 
 
-class Connections(WorkerProcess):
+class WorkerConnections(WorkerProcess):
     """A process with connections, which are passed to it on demand."""
 
-    def __init__(self, terms: Terms, listener: WorkerListener, spawned: Spawned) -> None:
+    def __init__(self, terms: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
         super().__init__(terms, listener, spawned)
         self._most = terms.limits.calls
-        self._idle: dict[Kind, list[Channel]] = {"sync": [Channel(spawned.connection, self._limit)], "loop": []}
-        self._open: dict[Kind, int] = {"sync": 1, "loop": 0}
+        self._idle: dict[ConnectionKind, list[FrameChannel]] = {
+            "sync": [FrameChannel(spawned.connection, self._limit)],
+            "loop": [],
+        }
+        self._open: dict[ConnectionKind, int] = {"sync": 1, "loop": 0}
         self._free = threading.Condition(self._lock)
-        self._busy: set[Channel] = set()
+        self._busy: set[FrameChannel] = set()
 
     def hang_up(self) -> None:
         with self._lock:
@@ -48,11 +51,11 @@ class Connections(WorkerProcess):
         for channel in idle:
             channel.close()
 
-    def take_now(self, kind: Kind) -> Channel | None:
+    def take_now(self, kind: ConnectionKind) -> FrameChannel | None:
         """A connection, if one is available without waiting."""
         return self._taken(kind, self.send_now)
 
-    def _taken(self, kind: Kind, send: Callable[[dict[str, Any], int], bool | None]) -> Channel | None:
+    def _taken(self, kind: ConnectionKind, send: Callable[[dict[str, Any], int], bool | None]) -> FrameChannel | None:
         if os.getpid() != self._host:
             text = f"the worker of {self.plugin} belongs to process {self._host}, and this is a forked copy of it"
             raise UpstreamError(text, hint=COPIED_HINT, outcome="none")
@@ -67,7 +70,7 @@ class Connections(WorkerProcess):
                 return None
             self._open[kind] += 1
         own, its = socket.socketpair()
-        channel = Channel(own, self._limit)
+        channel = FrameChannel(own, self._limit)
         reported = send({"connection": kind}, its.fileno())
         its.close()
         if reported is False:
@@ -83,7 +86,7 @@ class Connections(WorkerProcess):
             raise Undelivered
         return channel
 
-    def take(self, kind: Kind, deadline: float | None) -> Channel:
+    def take(self, kind: ConnectionKind, deadline: float | None) -> FrameChannel:
         """A connection; waits if all are in use.
 
         Raises:
@@ -98,16 +101,16 @@ class Connections(WorkerProcess):
                         raise TimeLimit(stopped=True, begun=False)
         return channel
 
-    async def take_later(self, kind: Kind) -> Channel:
+    async def take_later(self, kind: ConnectionKind) -> FrameChannel:
         """`take` under an event loop, while its caller waits."""
         taking = asyncio.get_running_loop().run_in_executor(None, self.take, kind, None)
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:  # the thread still waits for one, which is not needed any more
             taking.add_done_callback(lambda done: None if done.exception() else self.give_back(done.result(), kind))
-            raise NeverBegan from None
+            raise CancelledBeforeStart from None
 
-    def give_back(self, channel: Channel, kind: Kind) -> None:
+    def give_back(self, channel: FrameChannel, kind: ConnectionKind) -> None:
         """Its call is answered: it is free for the next one."""
         with self._lock:
             self._busy.discard(channel)
@@ -120,7 +123,7 @@ class Connections(WorkerProcess):
         if not keep:
             channel.close()
 
-    def drop(self, channel: Channel, kind: Kind) -> None:
+    def drop(self, channel: FrameChannel, kind: ConnectionKind) -> None:
         """It is unusable: data of its call may still arrive, or it is broken."""
         with self._lock:
             self._busy.discard(channel)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 log = logging.getLogger("tavern.isolation")
 
 
-class Watch:
+class EpollThread:
     """Calls callbacks for readable file descriptors. Starts its thread with the first one, ends it with `close`."""
 
     def __init__(self) -> None:

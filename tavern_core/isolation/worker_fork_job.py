@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
-from tavern_core.box.confine import Begun, confine
+from tavern_core.box.confine import PreparedBox, confine
 from tavern_core.box.fork_server import import_for_children
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.box.process_tree import die_with_parent
@@ -37,8 +37,8 @@ _MODULES: Final = (
 )  # fmt: skip
 
 
-class Job:
-    """Descriptors of a request: status, output, side channel, first connection. See `fork_server.Job`."""
+class WorkerForkJob:
+    """Descriptors of a request: status, output, side channel, first connection. See `fork_server.ForkJob`."""
 
     modules = _MODULES
     descriptors = 4
@@ -55,7 +55,7 @@ class Job:
         asked = json.loads(request)
         import_for_children(asked["modules"])
         self._policy = policy = _policy(asked["policy"])
-        server, begun = os.getpid(), Begun(policy)
+        server, begun = os.getpid(), PreparedBox(policy)
         try:
             pid = os.fork()
             if pid == 0:
@@ -67,13 +67,13 @@ class Job:
     def forked(self) -> None:
         """Memory written after a fork is copied: do it here once for the next worker."""
         if self._policy is not None:
-            Begun(self._policy).close()
+            PreparedBox(self._policy).close()
 
 
 def _become_worker(
     asked: dict[str, Any],
     policy: BoxPolicy,
-    begun: Begun,
+    begun: PreparedBox,
     descriptors: list[int],
     server: int,
     shed: Callable[[], None],
@@ -105,7 +105,7 @@ def _become_worker(
         os._exit(70)
 
 
-def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
+def _confine(policy: BoxPolicy, begun: PreparedBox, side: int) -> None:
     """Enter the box and report the applied layers; or report the error, and exit."""
     asking: list[int] = []
     try:
@@ -129,11 +129,11 @@ def _policy(text: str) -> BoxPolicy:
 def _use_once() -> None:
     """Run slow first-time code once, so that no worker pays for it."""
     from tavern_core.contract.tools import tool
-    from tavern_core.kernel.plugins.tool_spec_reading import Owner, describe
+    from tavern_core.kernel.plugins.tool_spec_reading import OfferingPlugin, describe
 
     @tool
     def warm(text: str, count: int = 1) -> list[str]:
         """Warm up."""
         return [text] * count
 
-    describe([warm], Owner("warm", "0", {}))
+    describe([warm], OfferingPlugin("warm", "0", {}))

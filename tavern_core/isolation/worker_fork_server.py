@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from tavern_core.box.fork_server_client import Forked, ForkServer, ForkServerGone, by_import
+from tavern_core.box.fork_server_client import ForkedChild, ForkServer, ForkServerGone, by_import
 from tavern_core.errors import PluginError
 from tavern_core.package_location import module_path
 
@@ -26,7 +26,9 @@ class WorkerServer:
         self._users = 0
         self._owner = os.getpid()
         self._server = ForkServer(
-            lambda: by_import(["-I", "-S", "-X", "utf8"], module_path(), "tavern_core.isolation.worker_fork_job"),
+            lambda: by_import(
+                ["-I", "-S", "-X", "utf8"], module_path(), "tavern_core.isolation.worker_fork_job:WorkerForkJob"
+            ),
             lambda: environment(("LD_LIBRARY_PATH",)),  # some interpreters need it to start; workers do not get it
         )
 
@@ -47,7 +49,7 @@ class WorkerServer:
             if self._users == 0:
                 self._server.close()
 
-    def spawn(self, request: Mapping[str, Any], fds: Sequence[int]) -> Forked:
+    def spawn(self, request: Mapping[str, Any], fds: Sequence[int]) -> ForkedChild:
         """Fork a worker. A fork server that has died is replaced.
 
         Args:

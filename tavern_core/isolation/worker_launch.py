@@ -14,12 +14,12 @@ from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import facts_of_context
 from tavern_core.isolation.worker_fork_server import environment
 from tavern_core.isolation.worker_sandbox_policy import worker_policy
-from tavern_core.isolation.worker_setup_message import Setup
+from tavern_core.isolation.worker_setup_message import WorkerSetup
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.record import Records
+from tavern_core.kernel.plugins.plugin_record import PluginRecords
 from tavern_core.model.capability import ENV_PREFIX
 from tavern_core.model.event import ISOLATION_WEAK
 from tavern_core.package_location import module_path
@@ -30,10 +30,10 @@ from tavern_core.schema.bounded_json_copying import json_or
 class WorkerLaunch:
     """Used each time a worker of the plugin starts."""
 
-    candidate: Candidate
+    candidate: PluginCandidate
     ctx: PluginContext
     base: Foundation
-    records: Records
+    records: PluginRecords
     reach: EffectiveScopes
     sandboxes: Sandboxes
     contributions: Contributions
@@ -45,7 +45,7 @@ class WorkerLaunch:
     def setup(self) -> Mapping[str, Any]:
         """The first message to the worker."""
         candidate = self.candidate
-        setup = Setup(
+        setup = WorkerSetup(
             plugin=candidate.name,
             version=candidate.version,
             module=candidate.module,

@@ -18,7 +18,7 @@ MOST_LINES: Final = 1_000
 """Maximum logged lines within `FLOOD_S`; the rest is counted."""
 
 
-class Printed:
+class WorkerOutput:
     """The output of one plugin's workers.
 
     Args:

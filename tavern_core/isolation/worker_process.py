@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from tavern_core.box.fork_server import EXIT
-from tavern_core.box.fork_server_client import Forked, ending
+from tavern_core.box.fork_server_client import ForkedChild, ending
 from tavern_core.box.policy import BoxPolicy
-from tavern_core.box.write_broker import Writes
+from tavern_core.box.write_broker import WriteBroker
 from tavern_core.errors import Outcome, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode, longest
-from tavern_core.isolation.worker_epoll_thread import Watch
+from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, FrameDecoder, PeerClosed, encode, longest
+from tavern_core.isolation.worker_epoll_thread import EpollThread
 from tavern_core.isolation.worker_fork_job import CONFINED
 from tavern_core.isolation.worker_fork_server import worker_server
-from tavern_core.isolation.worker_output import Printed
+from tavern_core.isolation.worker_output import WorkerOutput
 from tavern_core.model.config import HostConfig
 
 MOST_CALLS: Final = 128
@@ -83,15 +83,15 @@ class WorkerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class WorkerSettings:
     """What all workers of a plugin have in common."""
 
     plugin: str
     """For messages."""
     limits: WorkerLimits
-    watch: Watch
+    watch: EpollThread
     """Watches its unsolicited messages."""
-    printed: Printed
+    printed: WorkerOutput
     """The target of its output."""
 
 
@@ -109,7 +109,7 @@ class WorkerListener(Protocol):
 class Spawned:
     """A forked process, and the host's ends of its channels."""
 
-    process: Forked
+    process: ForkedChild
     output: int
     side: socket.socket
     connection: socket.socket
@@ -139,7 +139,7 @@ def spawn(request: Mapping[str, Any]) -> Spawned:
 class WorkerProcess(ABC):
     """One process."""
 
-    def __init__(self, terms: Terms, listener: WorkerListener, spawned: Spawned) -> None:
+    def __init__(self, terms: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
         self.plugin = terms.plugin
         self.killed_because = ""
         self.dead = threading.Event()
@@ -153,7 +153,7 @@ class WorkerProcess(ABC):
         self._printed = terms.printed
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._said = Stream(self._limit)
+        self._said = FrameDecoder(self._limit)
         self._patience: threading.Timer | None = None
 
     @abstractmethod
@@ -172,7 +172,7 @@ class WorkerProcess(ABC):
         self._watch.add(self._output, self._prints)
         try:
             layers = self._await_box(time.perf_counter() + seconds, policy)
-        except Gone:
+        except PeerClosed:
             self._watch.add(self._status.fileno(), self._ended)
             text = f"the worker of {self.plugin} {self.fate()} before it began"
             raise UpstreamError(text, printed=self._printed.end()) from None
@@ -188,7 +188,7 @@ class WorkerProcess(ABC):
 
     def _await_box(self, deadline: float, policy: str) -> tuple[str, ...]:
         """The first byte on the side channel says whether it is confined. Raises Gone if it died without a message."""
-        said, stream = b"", Stream(self._limit)
+        said, stream = b"", FrameDecoder(self._limit)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
             try:
@@ -201,9 +201,9 @@ class WorkerProcess(ABC):
                 chunk, given = b"", []
             for descriptor in given:
                 os.set_inheritable(descriptor, False)
-                Writes(descriptor, BoxPolicy.from_json(policy)).begin()
+                WriteBroker(descriptor, BoxPolicy.from_json(policy)).begin()
             if not chunk:
-                raise Gone
+                raise PeerClosed
             if not said:
                 said, chunk = chunk[:1], chunk[1:]
             if messages := stream.feed(chunk):

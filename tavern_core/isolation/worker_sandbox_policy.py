@@ -10,12 +10,12 @@ from typing import Final
 
 from tavern_core import package_location
 from tavern_core.box import runtime_paths
-from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted
-from tavern_core.box.protected_path_splitting import around
-from tavern_core.isolation.closed_paths import closed, granted_paths
+from tavern_core.box.policy import BoxLimits, BoxPolicy, GrantedPaths
+from tavern_core.box.protected_path_splitting import unprotected_entries
+from tavern_core.isolation.closed_paths import granted_paths, with_mount_aliases
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.kernel.config.configuration import state_root
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.model.capability_scope import Scope
 from tavern_core.model.config import IsolationConfig
 
@@ -32,7 +32,7 @@ def _limits(config: IsolationConfig) -> BoxLimits:
 
 
 def worker_policy(
-    host: Sandboxes, record: Record, data_dir: Path, path: Iterable[str], scopes: Mapping[str, Scope]
+    host: Sandboxes, record: PluginRecord, data_dir: Path, path: Iterable[str], scopes: Mapping[str, Scope]
 ) -> BoxPolicy:
     """What a worker may do. It never has network access itself; a service of the host does that.
 
@@ -41,19 +41,19 @@ def worker_policy(
         scopes: granted capability → its scope; None: without limit.
     """
     # Files that decide what is allowed are not read on the way to modules; the state folder is never visible.
-    hidden, keep = closed([state_root(host.home)]), closed(host.kept)
+    hidden, keep = with_mount_aliases([state_root(host.home)]), with_mount_aliases(host.kept)
     own, folder = os.path.realpath(data_dir), record.candidate.folder
     interpreter = (*runtime_paths.machine(), *runtime_paths.interpreter(), str(package_location.FOLDER))
     read = [*interpreter, *([] if folder is None else [str(folder)]), str(data_dir)]
     for entry in _modules(path):
-        read += around(entry, [*hidden, *keep, str(Path.home())], own)
+        read += unprotected_entries(entry, [*hidden, *keep, str(Path.home())], own)
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
     may_spawn = SPAWN in scopes
     return BoxPolicy(
         read=tuple(dict.fromkeys(read)),
         write=(str(data_dir),),
         execute=runtime_paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
-        granted=Granted(may_read, may_write, tuple(hidden), tuple(host.unwritable()) if may_write else (), own),
+        granted=GrantedPaths(may_read, may_write, tuple(hidden), tuple(host.unwritable()) if may_write else (), own),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,
         limits=_limits(host.config),

@@ -10,7 +10,7 @@ from tavern_core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class WorkerSetup:
     """The first request to a worker."""
 
     plugin: str
@@ -33,7 +33,7 @@ class Setup:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Setup:
+    def from_json(cls, data: Mapping[str, Any]) -> WorkerSetup:
         """The inverse of `to_json`."""
         module, name = data["executor"]
         return cls(**{**data, "executor": (module, name)})

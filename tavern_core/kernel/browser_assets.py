@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PUBLIC_PATH: Final = "/plugins"
 _BROWSER: Final = ("ui:", "hook:client:")
-Part = Literal["build", "vanilla"]
+FrontendPart = Literal["build", "vanilla"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def extension(manifest: Manifest, folder: Path | None, may: Callable[[str], bool
 
 
 def _assets(name: str, frontend: Frontend, folder: Path | None) -> Iterable[Asset]:
-    part: Part = "vanilla" if frontend.type == "vanilla" else "build"
+    part: FrontendPart = "vanilla" if frontend.type == "vanilla" else "build"
     served = getattr(frontend, part)
     if served is None:
         return  # reported by the check of the manifest
@@ -136,7 +136,7 @@ def _assets(name: str, frontend: Frontend, folder: Path | None) -> Iterable[Asse
         yield Asset(kind, f"{PUBLIC_PATH}/{name}/{quote(below)}", path, _problem(folder, path))
 
 
-def served_file(frontend: Frontend, part: Part, file: str) -> tuple[str, str]:
+def served_file(frontend: Frontend, part: FrontendPart, file: str) -> tuple[str, str]:
     """Where an entry or style is: relative to plugin.yaml, and below the folder that is served. It may be written in both ways."""
     if part == "vanilla":
         assert frontend.vanilla is not None

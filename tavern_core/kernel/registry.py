@@ -21,7 +21,7 @@ from tavern_core.model.tool import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegistryEntry:
     """One id that is known: with its tool, with a factory, or only declared."""
 
     id: str
@@ -32,10 +32,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _RegistrySnapshot:
     """One consistent picture of all entries."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, RegistryEntry]
     aliases: Mapping[str, str]
     folded: Mapping[str, tuple[str, ...]]
     """Folded id or local name → ids."""
@@ -74,18 +74,18 @@ class Registry:
         self._given = aliases
         self._file = file
         self._lock = threading.Lock()
-        self._by_plugin: dict[str, tuple[tuple[Entry, ...], Mapping[str, str]]] = {}
+        self._by_plugin: dict[str, tuple[tuple[RegistryEntry, ...], Mapping[str, str]]] = {}
         self._rank: dict[str, int] = {}
-        self._picture = _Known({}, {}, {})
+        self._picture = _RegistrySnapshot({}, {}, {})
         self._hidden: dict[str, str] = {}
         self._is_stale = False
         self.generation = 0
 
-    def put(self, plugin: str, rank: int, entries: Iterable[Entry], aliases: Mapping[str, str]) -> None:
+    def put(self, plugin: str, rank: int, entries: Iterable[RegistryEntry], aliases: Mapping[str, str]) -> None:
         """Replace the tools of `plugin`. `rank` decides clashes: the lower one wins."""
         self.put_all({plugin: (rank, tuple(entries), aliases)})
 
-    def put_all(self, changed: Mapping[str, tuple[int, tuple[Entry, ...], Mapping[str, str]]]) -> None:
+    def put_all(self, changed: Mapping[str, tuple[int, tuple[RegistryEntry, ...], Mapping[str, str]]]) -> None:
         """Replace the tools of several plugins at once."""
         with self._lock:
             is_new = False
@@ -103,11 +103,11 @@ class Registry:
             if self._by_plugin.pop(plugin, None) is not None:
                 self._change()
 
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, RegistryEntry]:
         """Id → entry, in order of precedence and registration."""
         return self._known().entries
 
-    def of_plugin(self, plugin: str) -> tuple[Entry, ...]:
+    def of_plugin(self, plugin: str) -> tuple[RegistryEntry, ...]:
         """The tools of one plugin, clashing ones included."""
         return self._by_plugin.get(plugin, ((), {}))[0]
 
@@ -116,7 +116,7 @@ class Registry:
         self._known()
         return self._hidden
 
-    def find(self, written: str) -> Entry | None:
+    def find(self, written: str) -> RegistryEntry | None:
         """The entry of an id as written; None: there is none, or more than one by its folded name."""
         known = self._known()
         if (entry := known.entries.get(written)) is not None:
@@ -133,7 +133,7 @@ class Registry:
         candidates = known.folded.get(fold(written[:400]), ())
         return known.entries[candidates[0]] if len(candidates) == 1 else None
 
-    def resolve(self, written: str) -> Entry:
+    def resolve(self, written: str) -> RegistryEntry:
         """The entry of an id as written.
 
         Raises:
@@ -185,7 +185,7 @@ class Registry:
         self.generation += 1
         self._changed.emit()
 
-    def _known(self) -> _Known:
+    def _known(self) -> _RegistrySnapshot:
         if self._is_stale:
             with self._lock:
                 if self._is_stale:
@@ -193,7 +193,7 @@ class Registry:
         return self._picture
 
     def _rebuild(self) -> None:
-        entries: dict[str, Entry] = {}
+        entries: dict[str, RegistryEntry] = {}
         aliases: dict[str, str] = {}
         by_fold: dict[str, str] = {}
         loose: dict[str, set[str]] = {}
@@ -219,7 +219,7 @@ class Registry:
             hidden |= self._add_aliases(plugin, entries, aliases, loose)
         given, mismatches, disputed = self._add_given(entries, aliases, loose)
         self._hidden = hidden
-        self._picture = _Known(
+        self._picture = _RegistrySnapshot(
             entries,
             aliases,
             {k: tuple(sorted(v)) if len(v) > 1 else tuple(v) for k, v in loose.items()},
@@ -230,7 +230,7 @@ class Registry:
         self._is_stale = False
 
     def _add_aliases(
-        self, plugin: str, entries: Mapping[str, Entry], aliases: dict[str, str], loose: dict[str, set[str]]
+        self, plugin: str, entries: Mapping[str, RegistryEntry], aliases: dict[str, str], loose: dict[str, set[str]]
     ) -> dict[str, str]:
         """Add the aliases of a plugin's tools to `aliases` and `loose`; returns those that another has, and why they are hidden."""
         hidden = {}
@@ -247,7 +247,7 @@ class Registry:
         return hidden
 
     def _add_given(
-        self, entries: Mapping[str, Entry], aliases: dict[str, str], loose: dict[str, set[str]]
+        self, entries: Mapping[str, RegistryEntry], aliases: dict[str, str], loose: dict[str, set[str]]
     ) -> tuple[dict[str, list[str]], list[Finding], set[str]]:
         """Add the aliases of the configuration to `aliases` and `loose`; returns tool id → its aliases, what cannot be used, and `disputed`."""
         given: dict[str, list[str]] = {}
@@ -281,7 +281,7 @@ class Registry:
             return f"{alias!r} is the plugin {plugin!r}; the alias is not used"
         return ""
 
-    def _clash(self, loser: Entry, winner: Entry) -> str:
+    def _clash(self, loser: RegistryEntry, winner: RegistryEntry) -> str:
         text = (
             f"tool {loser.id!r} of {loser.plugin} has the same name as {winner.id!r} of {winner.plugin}; "
             f"{winner.plugin} keeps it"

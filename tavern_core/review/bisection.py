@@ -13,7 +13,7 @@ from tavern_core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Guilty:
+class BisectResult:
     """The result."""
 
     plugins: tuple[str, ...]
@@ -24,7 +24,7 @@ class Guilty:
 
 def find_guilty(
     depends_on: Mapping[str, Iterable[str]], fails: Callable[[frozenset[str]], bool], always: Iterable[str] = ()
-) -> Guilty:
+) -> BisectResult:
     """Find what fails with all plugins and not without them.
 
     Args:
@@ -32,30 +32,30 @@ def find_guilty(
         fails: runs an attempt with exactly these plugins enabled. Never called twice for one set.
         always: enabled in every attempt.
     """
-    kept = closed(always, depends_on)
+    kept = with_dependencies(always, depends_on)
     order = [name for name in dependencies_first(depends_on) if name not in kept]
     tried: dict[frozenset[str], bool] = {}
 
     def bad(plugins: Iterable[str]) -> bool:
-        chosen = frozenset(kept | closed(plugins, depends_on))
+        chosen = frozenset(kept | with_dependencies(plugins, depends_on))
         if chosen not in tried:
             tried[chosen] = fails(chosen)
         return tried[chosen]
 
     if not bad(order):
-        return Guilty((), "it does not fail with all plugins")
+        return BisectResult((), "it does not fail with all plugins")
     if bad(()):
         alone = f"with {', '.join(sorted(kept))} alone" if kept else "without any plugin"
-        return Guilty((), f"it fails {alone}, too")
+        return BisectResult((), f"it fails {alone}, too")
     found: list[str] = []
     while not found or not bad(found):
-        rest = [name for name in order if name not in closed(found, depends_on)]
+        rest = [name for name in order if name not in with_dependencies(found, depends_on)]
         if found:  # the plugins after the first one are not needed
             rest = rest[: sum(order.index(name) < order.index(found[0]) for name in rest)]
         if not rest:
-            return Guilty(tuple(found), "")
+            return BisectResult(tuple(found), "")
         found.append(_shortest(rest, lambda beginning: bad([*found, *beginning])))
-    return Guilty(tuple(found))
+    return BisectResult(tuple(found))
 
 
 def _shortest(names: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> str:
@@ -70,7 +70,7 @@ def _shortest(names: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> s
     return names[high - 1]
 
 
-def closed(names: Iterable[str], depends_on: Mapping[str, Iterable[str]]) -> set[str]:
+def with_dependencies(names: Iterable[str], depends_on: Mapping[str, Iterable[str]]) -> set[str]:
     """`names` and everything they need."""
     found: set[str] = set()
     waiting = list(names)

@@ -10,7 +10,7 @@ from tavern_core.model.capability import SECRET_PREFIX
 from tavern_core.model.capability_scope import DEFAULT_PORTS, Scope, allows_host, within
 from tavern_core.model.manifest import Manifest
 from tavern_core.review.audit.events import WAYS
-from tavern_core.review.audit.observed_use import EVERYTHING, Use
+from tavern_core.review.audit.observed_use import EVERYTHING, ObservedUse
 from tavern_core.review.audit.path_names import OWN, PLUGIN, WORKSPACE
 
 READ: Final = "read:fs"
@@ -27,7 +27,7 @@ _ANY_PORT: Final = (1,)
 _NEEDS: Final[Mapping[str, str]] = {"read": READ, "write": WRITE, "connect": NETWORK, "listen": NETWORK, "spawn": SPAWN}
 
 
-def need(use: Use) -> str:
+def need(use: ObservedUse) -> str:
     """The permission that a use needs; empty if it needs none, or none exists."""
     if use.kind in ("read", "write") and (_is_in(use, OWN) or (use.kind == "read" and _is_in(use, (PLUGIN,)))):
         return ""
@@ -40,7 +40,7 @@ def need(use: Use) -> str:
     return _NEEDS.get(use.kind, "")
 
 
-def entries(use: Use) -> tuple[str, ...]:
+def entries(use: ObservedUse) -> tuple[str, ...]:
     """The possible scope entries for a use; none if no scope can express it."""
     if use.kind in ("read", "write"):
         return tuple(dict.fromkeys(text for text in (use.target, use.path) if text))
@@ -49,13 +49,13 @@ def entries(use: Use) -> tuple[str, ...]:
     return (use.target,)
 
 
-def short_entry(use: Use) -> str:
+def short_entry(use: ObservedUse) -> str:
     """The scope entry to write: the whole workspace, because its content depends on the caller."""
     return WORKSPACE if _is_in(use, (WORKSPACE,)) else use.target
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DeclaredPermissions:
     """The permissions of one plugin.yaml."""
 
     scopes: Mapping[str, tuple[Scope, ...]]
@@ -66,7 +66,7 @@ class Asked:
     """Those of them whose every method it may call."""
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Asked:
+    def of(cls, manifest: Manifest) -> DeclaredPermissions:
         """The requests of a manifest."""
         scopes: dict[str, tuple[Scope, ...]] = {}
         for request in manifest.permissions.capabilities:
@@ -75,7 +75,7 @@ class Asked:
         changeable = frozenset((*asked.write, *asked.override, *own_services(manifest)))
         return cls(scopes, changeable | {*asked.use}, changeable)
 
-    def covers(self, use: Use) -> str:
+    def covers(self, use: ObservedUse) -> str:
         """The permission that allows the use; empty: none does."""
         permission = need(use)
         if use.kind == "service":
@@ -89,7 +89,7 @@ class Asked:
             (name for name in candidates for scope in self.scopes.get(name, ()) if _reaches(name, scope, use)), ""
         )
 
-    def used(self, uses: Iterable[Use]) -> frozenset[str]:
+    def used(self, uses: Iterable[ObservedUse]) -> frozenset[str]:
         """The permissions that `uses` needed."""
         found = set[str]()
         for use in uses:
@@ -104,7 +104,7 @@ def own_services(manifest: Manifest) -> tuple[str, ...]:
     return tuple(declared.name for declared in manifest.services or ())
 
 
-def _reaches(capability: str, scope: Scope, use: Use) -> bool:
+def _reaches(capability: str, scope: Scope, use: ObservedUse) -> bool:
     if scope == ():
         return False
     if not (named := entries(use)):
@@ -124,5 +124,5 @@ def _host_and_port(target: str) -> tuple[str, tuple[int, ...]]:
     return host, (int(port),) if port.isdigit() else _ANY_PORT
 
 
-def _is_in(use: Use, roots: tuple[str, ...]) -> bool:
+def _is_in(use: ObservedUse, roots: tuple[str, ...]) -> bool:
     return use.target.partition("/")[0] in roots

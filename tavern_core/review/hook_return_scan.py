@@ -30,7 +30,7 @@ _MOST_STEPS: Final = 12
 
 
 @dataclass(slots=True)
-class Returned:
+class HookReturn:
     """What the source shows that one hook returns."""
 
     names: list[tuple[str, str, int]] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Returned:
     is_complete: bool = True
 
 
-class Unseen(Exception):
+class NotStaticallyKnown(Exception):
     """A value is computed at this place."""
 
     def __init__(self, file: str, node: ast.AST, what: str) -> None:
@@ -56,33 +56,37 @@ class OfferedScan:
 
     def __init__(self, names: OwnNames, marked: Mapping[ast.AST, str], findings: list[Finding]) -> None:
         self._names, self._marked, self._findings = names, marked, findings
-        self.unseen: list[Unseen] = []
+        self.unseen: list[NotStaticallyKnown] = []
 
-    def tools(self, module: OwnModule, hook: Function) -> Returned:
+    def tools(self, module: OwnModule, hook: Function) -> HookReturn:
         """The local names of the tools that a `tavern_register_tools` returns."""
         return self._all(module, hook, self._tool)
 
-    def named(self, module: OwnModule, hook: Function, kind: str) -> Returned:
+    def named(self, module: OwnModule, hook: Function, kind: str) -> HookReturn:
         """The names of what another contributing hook returns: of each ``Kind("name", …)``, or the keys of a mapping."""
         return self._all(module, hook, lambda where, item, step: self._section(where, item, kind, step))
 
-    def _all(self, module: OwnModule, function: Function, read: Reader) -> Returned:
+    def _all(self, module: OwnModule, function: Function, read: ReturnReader) -> HookReturn:
         before = len(self.unseen)
-        where = _Place(module, function)
+        where = _ExpressionScope(module, function)
         found = [name for value in _values(function) for name in self._seen(where, value, read, 0)]
-        return Returned(found, len(self.unseen) == before)
+        return HookReturn(found, len(self.unseen) == before)
 
-    def _seen(self, where: _Place, node: ast.expr, read: Reader, step: int) -> Iterator[tuple[str, str, int]]:
+    def _seen(
+        self, where: _ExpressionScope, node: ast.expr, read: ReturnReader, step: int
+    ) -> Iterator[tuple[str, str, int]]:
         """`_items`, as far as the source shows them."""
         try:
             yield from self._items(where, node, read, step)
-        except Unseen as unseen:
+        except NotStaticallyKnown as unseen:
             self.unseen.append(unseen)
 
-    def _items(self, where: _Place, node: ast.expr, read: Reader, step: int) -> Iterator[tuple[str, str, int]]:
+    def _items(
+        self, where: _ExpressionScope, node: ast.expr, read: ReturnReader, step: int
+    ) -> Iterator[tuple[str, str, int]]:
         """The names in an expression for one or several items."""
         if step > _MOST_STEPS:
-            raise Unseen(where.module.file, node, "it is deeper than is followed")
+            raise NotStaticallyKnown(where.module.file, node, "it is deeper than is followed")
         match node:
             case ast.Constant(value=None):
                 return
@@ -99,7 +103,7 @@ class OfferedScan:
             case ast.Name(id=name) if name in where.local:
                 value = where.local[name]
                 if value is None:
-                    raise Unseen(where.module.file, node, f"{name!r} is computed")
+                    raise NotStaticallyKnown(where.module.file, node, f"{name!r} is computed")
                 yield from self._items(where, value, read, step + 1)
             case ast.Name(id=name):
                 yield from self._meant(where, node, name, where.module, read, step)
@@ -111,26 +115,26 @@ class OfferedScan:
                 made := self._of(where, func), Definition
             ) and isinstance(made.node, Function):
                 if made.node in self._marked or made.node.decorator_list:
-                    raise Unseen(where.module.file, node, f"what {ast.unparse(func)}(…) gives is computed")
+                    raise NotStaticallyKnown(where.module.file, node, f"what {ast.unparse(func)}(…) gives is computed")
                 for value in _values(made.node):
-                    yield from self._items(_Place(made.module, made.node), value, read, step + 1)
+                    yield from self._items(_ExpressionScope(made.module, made.node), value, read, step + 1)
             case _:
                 yield from read(where, node, step)
 
     def _meant(
-        self, where: _Place, node: ast.expr, name: str, module: OwnModule, read: Reader, step: int
+        self, where: _ExpressionScope, node: ast.expr, name: str, module: OwnModule, read: ReturnReader, step: int
     ) -> Iterator[tuple[str, str, int]]:
         meaning = self._names.find(module, name)
         if meaning == UNDEFINED:
             self._refuse(where, node, f"{name!r} is defined nowhere", "define or import it")
         elif not isinstance(meaning, Definition):
-            raise Unseen(where.module.file, node, f"{name!r} comes from another package")
+            raise NotStaticallyKnown(where.module.file, node, f"{name!r} comes from another package")
         elif isinstance(meaning.node, ast.expr):
-            yield from self._items(_Place(meaning.module, None), meaning.node, read, step + 1)
+            yield from self._items(_ExpressionScope(meaning.module, None), meaning.node, read, step + 1)
         else:
             yield from read(where, node, step)
 
-    def _of(self, where: _Place, node: ast.expr) -> Definition | None:
+    def _of(self, where: _ExpressionScope, node: ast.expr) -> Definition | None:
         """The function or class of the plugin that an expression names."""
         match node:
             case ast.Name(id=name) if name not in where.local:
@@ -144,7 +148,7 @@ class OfferedScan:
 
     # Tools -------------------------------------------------------------------------------------------------------------
 
-    def _tool(self, where: _Place, node: ast.expr, step: int) -> Iterator[tuple[str, str, int]]:
+    def _tool(self, where: _ExpressionScope, node: ast.expr, step: int) -> Iterator[tuple[str, str, int]]:
         file, line = where.module.file, node.lineno
         match node:
             case ast.Name() | ast.Attribute():
@@ -160,14 +164,14 @@ class OfferedScan:
                 elif (made := self._of(where, func)) is not None and isinstance(made.node, ast.ClassDef):
                     yield from ((name, file, line) for name in self._of_class(where, node, made))
                 else:
-                    raise Unseen(file, node, f"what {ast.unparse(func)}(…) gives is computed")
+                    raise NotStaticallyKnown(file, node, f"what {ast.unparse(func)}(…) gives is computed")
             case _:
-                raise Unseen(file, node, "it is computed")
+                raise NotStaticallyKnown(file, node, "it is computed")
 
-    def _of_definition(self, where: _Place, node: ast.expr) -> Iterator[str]:
+    def _of_definition(self, where: _ExpressionScope, node: ast.expr) -> Iterator[str]:
         meaning = self._of(where, node)
         if meaning is None:
-            raise Unseen(where.module.file, node, f"{ast.unparse(node)} comes from elsewhere")
+            raise NotStaticallyKnown(where.module.file, node, f"{ast.unparse(node)} comes from elsewhere")
         if (name := self._marked.get(meaning.node)) is not None:
             yield name
         elif isinstance(meaning.node, ast.ClassDef):
@@ -177,22 +181,22 @@ class OfferedScan:
             name = meaning.node.name
             self._refuse(where, node, f"the function {name} is not a tool", f"mark it: @tool above def {name}")
         else:
-            raise Unseen(where.module.file, node, f"what decorates {ast.unparse(node)} is not known")
+            raise NotStaticallyKnown(where.module.file, node, f"what decorates {ast.unparse(node)} is not known")
 
-    def _of_offer(self, where: _Place, node: ast.Call, step: int) -> Iterator[str]:
+    def _of_offer(self, where: _ExpressionScope, node: ast.Call, step: int) -> Iterator[str]:
         options = options_of(node)
         if (names := options.get("names")) is not None:
             if not isinstance(names, ast.List | ast.Tuple):
-                raise Unseen(where.module.file, node, "its names are computed")
+                raise NotStaticallyKnown(where.module.file, node, "its names are computed")
             yield from (self._text(where, item, node) for item in names.elts)
         elif "name" in options:
             yield self._text(where, options["name"], node)
         elif node.args and where.module.is_ours(node.func, "offer"):
             yield from (name for name, _, _ in self._items(where, node.args[0], self._tool, step + 1))
         else:
-            raise Unseen(where.module.file, node, "a factory without names makes what it likes")
+            raise NotStaticallyKnown(where.module.file, node, "a factory without names makes what it likes")
 
-    def _of_class(self, where: _Place, node: ast.expr, made: Definition) -> Iterator[str]:
+    def _of_class(self, where: _ExpressionScope, node: ast.expr, made: Definition) -> Iterator[str]:
         """The tools of a toolbox (its marked methods, including bases), or of an object with a name and `execute`."""
         members: dict[str, tuple[str | None, ast.AST]] = {}
         is_open = not self._members(made, members, 0)
@@ -200,7 +204,7 @@ class OfferedScan:
         if "execute" in members and "name" in members:
             value = members["name"][1]
             if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
-                raise Unseen(where.module.file, node, "its name is computed")
+                raise NotStaticallyKnown(where.module.file, node, "its name is computed")
             names = [value.value]
         elif not names and not is_open and "__call__" not in members:
             assert isinstance(made.node, ast.ClassDef)
@@ -208,7 +212,9 @@ class OfferedScan:
             self._refuse(where, node, message, "mark them: @tool above def ...")
         yield from names
         if is_open:
-            raise Unseen(where.module.file, node, f"not all of the class of {ast.unparse(node)} can be seen")
+            raise NotStaticallyKnown(
+                where.module.file, node, f"not all of the class of {ast.unparse(node)} can be seen"
+            )
 
     def _members(self, made: Definition, members: dict[str, tuple[str | None, ast.AST]], step: int) -> bool:
         """Add the members of a class, bases first, each with its tool; False if the source does not show all."""
@@ -216,7 +222,7 @@ class OfferedScan:
         is_whole = step < _MOST_STEPS and not made.node.decorator_list and not made.node.keywords
         for base in reversed(made.node.bases) if is_whole else ():
             name = last_name(base.value if isinstance(base, ast.Subscript) else base)
-            inner = self._of(_Place(made.module, None), base)
+            inner = self._of(_ExpressionScope(made.module, None), base)
             if inner is not None and isinstance(inner.node, ast.ClassDef):
                 is_whole &= self._members(inner, members, step + 1)
             elif name not in ("object", "ABC", "Protocol", "Generic"):
@@ -238,7 +244,7 @@ class OfferedScan:
 
     # Sections ----------------------------------------------------------------------------------------------------------
 
-    def _section(self, where: _Place, node: ast.expr, kind: str, _: int) -> Iterator[tuple[str, str, int]]:
+    def _section(self, where: _ExpressionScope, node: ast.expr, kind: str, _: int) -> Iterator[tuple[str, str, int]]:
         file = where.module.file
         match node:
             case ast.Call(func=func, args=args, keywords=keywords) if kind and where.module.is_ours(func, kind):
@@ -248,33 +254,33 @@ class OfferedScan:
                 for key in keys:
                     yield self._text(where, key, node), file, node.lineno
             case _:
-                raise Unseen(file, node, "it is computed")
+                raise NotStaticallyKnown(file, node, "it is computed")
 
     # Parts -------------------------------------------------------------------------------------------------------------
 
-    def _key(self, where: _Place, node: ast.Dict, keys: tuple[str, ...]) -> str:
+    def _key(self, where: _ExpressionScope, node: ast.Dict, keys: tuple[str, ...]) -> str:
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and key.value in keys:
                 return self._text(where, value, node)
-        raise Unseen(where.module.file, node, "the mapping has no id that is written out")
+        raise NotStaticallyKnown(where.module.file, node, "the mapping has no id that is written out")
 
-    def _text(self, where: _Place, node: ast.expr | None, whole: ast.AST) -> str:
+    def _text(self, where: _ExpressionScope, node: ast.expr | None, whole: ast.AST) -> str:
         """A literal text, here or as a constant of the plugin."""
         if isinstance(node, ast.Name) and node.id not in where.local:
             meaning = self._names.find(where.module, node.id)
             node = meaning.node if isinstance(meaning, Definition) and isinstance(meaning.node, ast.expr) else None
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return node.value
-        raise Unseen(where.module.file, whole, "its name is computed")
+        raise NotStaticallyKnown(where.module.file, whole, "its name is computed")
 
-    def _refuse(self, where: _Place, node: ast.expr, message: str, hint: str) -> None:
+    def _refuse(self, where: _ExpressionScope, node: ast.expr, message: str, hint: str) -> None:
         self._findings.append(Finding(_CODE, message, hint, place_of(where.module.file, node)))
 
 
-Reader = Callable[["_Place", ast.expr, int], Iterator[tuple[str, str, int]]]
+ReturnReader = Callable[["_ExpressionScope", ast.expr, int], Iterator[tuple[str, str, int]]]
 
 
-class _Place:
+class _ExpressionScope:
     """The scope of an expression: a module, and the function whose local names it may use."""
 
     def __init__(self, module: OwnModule, function: Function | None) -> None:

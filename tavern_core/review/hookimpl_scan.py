@@ -19,7 +19,7 @@ from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.review.hook_return_scan import OfferedScan, Returned
+from tavern_core.review.hook_return_scan import HookReturn, OfferedScan
 from tavern_core.review.name_resolution import (
     UNDEFINED,
     Function,
@@ -83,7 +83,7 @@ class SourceScan:
     """Local name, file and line of the tools that `tavern_register_tools` shows to return."""
     is_complete: bool = True
     """False if something is unreadable: a module is not Python, or the returned tools are computed."""
-    sections: dict[str, Returned] = field(default_factory=dict)
+    sections: dict[str, HookReturn] = field(default_factory=dict)
     """Section of plugin.yaml → the names that its hook shows to return."""
     names: OwnNames = field(default_factory=lambda: OwnNames(()))
     """The meanings of names in its modules."""
@@ -118,7 +118,7 @@ def scan_sources(sources: Iterable[tuple[str, bytes]], package: str = "") -> Sou
     scan = SourceScan()
     trees = [(file, tree) for file, content in sources if (tree := _parse(file, content, scan)) is not None]
     scan.names = OwnNames(trees, package)
-    marks = _Marks(scan)
+    marks = _MarkedFunctions(scan)
     for module in scan.names.parsed:
         marks.collect(module)
     _collect_offered(scan, marks)
@@ -127,7 +127,7 @@ def scan_sources(sources: Iterable[tuple[str, bytes]], package: str = "") -> Sou
     return scan
 
 
-def _collect_offered(scan: SourceScan, marks: _Marks) -> None:
+def _collect_offered(scan: SourceScan, marks: _MarkedFunctions) -> None:
     """Add what the contribute hooks show to return."""
     offered = OfferedScan(scan.names, marks.tools, scan.findings)
     for module, hook, function in marks.hooks:
@@ -137,7 +137,7 @@ def _collect_offered(scan: SourceScan, marks: _Marks) -> None:
             scan.returned += found.names
             scan.is_complete &= found.is_complete
         elif section in _KINDS:
-            known = scan.sections.setdefault(section, Returned())
+            known = scan.sections.setdefault(section, HookReturn())
             found = offered.named(module, function, _KINDS[section])
             known.names += found.names
             known.is_complete &= found.is_complete
@@ -189,7 +189,7 @@ def _parse(file: str, content: bytes, scan: SourceScan) -> ast.Module | None:
     return None
 
 
-class _Marks:
+class _MarkedFunctions:
     """The marked functions of all modules."""
 
     def __init__(self, scan: SourceScan) -> None:

@@ -25,15 +25,15 @@ from tavern_core.errors import ActivationFailed, Finding, TavernError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.model.result import iso_utc
-from tavern_core.review.probe_result import SAFE, UNSAFE, Import
+from tavern_core.review.probe_result import SAFE, UNSAFE, PluginImport
 
 FILE: Final = "probes.json"
 _SPARE_S: Final = 60.0
 """How much longer than one probe to wait for another process that probes the same plugin."""
 When = Literal["never", "suspect", "new"]
-Row = dict[str, Any]
+ImportRow = dict[str, Any]
 
 
 class ImportWatch:
@@ -54,7 +54,7 @@ class ImportWatch:
         self._diagnostics = diagnostics
         self._has_tried = False
 
-    def judge(self, candidate: Candidate) -> None:
+    def judge(self, candidate: PluginCandidate) -> None:
         """Probe the import if necessary.
 
         Raises:
@@ -75,14 +75,14 @@ class ImportWatch:
 
             prober.collect_later(asyncio.get_running_loop())
 
-    def load(self, candidate: Candidate, ctx: PluginContext) -> Any:
+    def load(self, candidate: PluginCandidate, ctx: PluginContext) -> Any:
         """Import a plugin's code. Errors of the code pass through."""
         if candidate.isolated():
             return candidate.load(ctx)
         with self._marked(candidate.name):
             return candidate.load(ctx)
 
-    def refusal(self, candidate: Candidate) -> Finding | None:
+    def refusal(self, candidate: PluginCandidate) -> Finding | None:
         """Why its import will be refused, according to an earlier probe; runs nothing."""
         row = self.known(candidate.name)
         if (
@@ -95,7 +95,7 @@ class ImportWatch:
         text = f"it is not imported: when that was tried in a process of its own ({row.get('at')}), {row.get('said')}"
         return Finding(ActivationFailed.code, text, _repair(candidate.name))
 
-    def known(self, name: str) -> Row | None:
+    def known(self, name: str) -> ImportRow | None:
         """The result of a plugin's last probe: `outcome`, `said`, `at`, `artifact`, `python`."""
         if self._file.signature() != self._read.signature:
             self._read = self._file.read()
@@ -107,11 +107,11 @@ class ImportWatch:
         if self.known(name) is not None:
             self._change(lambda rows: {n: row for n, row in rows.items() if n != name})
 
-    def _is_watched(self, candidate: Candidate) -> bool:
+    def _is_watched(self, candidate: PluginCandidate) -> bool:
         """Whether its import is probed at all: an isolated one starts its own process and imports nothing here."""
         return self._when != "never" and not candidate.isolated() and candidate.source in ("folder", "entry_point")
 
-    def _settle(self, candidate: Candidate) -> None:
+    def _settle(self, candidate: PluginCandidate) -> None:
         """Probe the import, store the result, and act on it."""
         from tavern_core.review.import_probe import prober  # imported here: most hosts know all their plugins
 
@@ -133,7 +133,7 @@ class ImportWatch:
         if found.is_unsafe:
             raise _unsafe(candidate, found.said)
 
-    def _untried(self, candidate: Candidate, why: str) -> None:
+    def _untried(self, candidate: PluginCandidate, why: str) -> None:
         """No process can be started for a probe. A plugin that ended a process before is not imported; others are, with a warning."""
         hint = "plugins.probe: never imports plugins without trying them"
         if self._left_behind(candidate.name):
@@ -147,7 +147,7 @@ class ImportWatch:
             severity="warning",
         )
 
-    def _is_fine(self, candidate: Candidate) -> bool:
+    def _is_fine(self, candidate: PluginCandidate) -> bool:
         """Whether it may be imported; False: it must be probed first.
 
         Raises:
@@ -219,12 +219,12 @@ def _repair(name: str) -> str:
     return f"correct it, then `tavern plugins reload {name}`"
 
 
-def _is_about(row: Row, candidate: Candidate) -> bool:
+def _is_about(row: ImportRow, candidate: PluginCandidate) -> bool:
     """Whether a stored result applies to these files and this Python."""
     return row.get("python") == _python() and row.get("artifact") == (candidate.origin.artifact() or None)
 
 
-def _import_of(candidate: Candidate) -> Import:
+def _import_of(candidate: PluginCandidate) -> PluginImport:
     """Everything of a plugin that is imported, now or later."""
     from tavern_core.model.manifest import Entry
 
@@ -234,7 +234,7 @@ def _import_of(candidate: Candidate) -> Import:
     handlers = dict.fromkeys(
         handler for spec in specs if isinstance(handler := spec.implementation.get("handler"), str)
     )
-    return Import(
+    return PluginImport(
         candidate.name,
         candidate.module,
         candidate.folder,
@@ -244,7 +244,7 @@ def _import_of(candidate: Candidate) -> Import:
     )
 
 
-def _imports_nothing(candidate: Candidate) -> bool:
+def _imports_nothing(candidate: PluginCandidate) -> bool:
     """Whether all of its code has already run in this process."""
     return not candidate.has_code or (bool(candidate.module) and candidate.module in sys.modules)
 
@@ -259,7 +259,7 @@ def _python() -> str:
     return hashlib.sha256("\n".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _unsafe(candidate: Candidate, said: str) -> ActivationFailed:
+def _unsafe(candidate: PluginCandidate, said: str) -> ActivationFailed:
     return ActivationFailed(
         f"{candidate.name} is not imported: in a process of its own, {said}",
         hint=_repair(candidate.name),

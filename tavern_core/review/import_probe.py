@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.box.fork_server_client import ending
-from tavern_core.review.audit.observed_use import Use
-from tavern_core.review.probe_client import LONGEST, Trial, Unavailable, probe_server, tried
+from tavern_core.review.audit.observed_use import ObservedUse
+from tavern_core.review.probe_client import LONGEST, ProbeProcess, Unavailable, probe_once, probe_server
 from tavern_core.review.probe_fork_job import IDLE_S
-from tavern_core.review.probe_result import Import, Probe
+from tavern_core.review.probe_result import PluginImport, ProbeResult
 
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _MOST_NEEDED: Final = 2000
@@ -45,7 +45,7 @@ class Prober:
         os.register_at_fork(after_in_child=self._begin)  # that process belongs to the original
         atexit.register(self.close)
 
-    def probe(self, what: Import, *, seconds: float, guarded: bool = False) -> Probe:
+    def probe(self, what: PluginImport, *, seconds: float, guarded: bool = False) -> ProbeResult:
         """Import a plugin in a separate process.
 
         Args:
@@ -55,14 +55,14 @@ class Prober:
         with self._turns:
             try:
                 for _ in range(2):  # another import may have ended the server
-                    trial = tried(self._server, _request(what, guarded, self._needed), seconds)
+                    trial = probe_once(self._server, _request(what, guarded, self._needed), seconds)
                     if trial.code is not None:
                         break
             except Unavailable as error:
-                return Probe("unknown", str(error))
+                return ProbeResult("unknown", str(error))
         said = _object(trial.said) or {}
         if trial.code is None:
-            return Probe("crashed", "importing it ended the process that tries imports")
+            return ProbeResult("crashed", "importing it ended the process that tries imports")
         needed = said.get("needed")
         if isinstance(needed, list) and len(self._needed) < _MOST_NEEDED:
             self._needed.update(dict.fromkeys(name for name in needed if isinstance(name, str)))
@@ -104,7 +104,7 @@ prober: Final = Prober()
 """The instance of this process."""
 
 
-def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
+def _request(what: PluginImport, guarded: bool, needed: Iterable[str]) -> bytes:
     """The request to the copy: the import and its environment here."""
     try:
         cwd = os.getcwd()  # noqa: PTH109 - it may have been removed
@@ -121,22 +121,22 @@ def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
     return json.dumps(asked).encode()
 
 
-def _judged(trial: Trial, said: dict[str, Any], folder: Path | None, seconds: float) -> Probe:
+def _judged(trial: ProbeProcess, said: dict[str, Any], folder: Path | None, seconds: float) -> ProbeResult:
     """The verdict about an import. `said` is the report of the copy; empty if it could not report."""
     line = own_line(trial.trace, folder)
     if trial.is_late:
-        return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{line}")
+        return ProbeResult("hung", f"importing it has not ended after {round(seconds, 1):g} s{line}")
     if not said and trial.code is not None:
-        return Probe("crashed", f"importing it ended the process with {ending(trial.code)}{line}")
+        return ProbeResult("crashed", f"importing it ended the process with {ending(trial.code)}{line}")
     if broken := said.get("broken"):
-        return Probe("unknown", str(broken))
+        return ProbeResult("unknown", str(broken))
     notes = tuple(text for key, text in _NOTES.items() if said.get(key))
     if greed := said.get("greed"):
-        return Probe("crashed", f"importing it failed: {greed}", notes)
+        return ProbeResult("crashed", f"importing it failed: {greed}", notes)
     error = str(said.get("error") or "")
-    uses = tuple(use for row in said.get("uses", ()) if (use := Use.from_json(row)) is not None)
+    uses = tuple(use for row in said.get("uses", ()) if (use := ObservedUse.from_json(row)) is not None)
     hooks = tuple((str(hook), str(where)) for hook, where in said.get("hooks", ()))
-    return Probe("raised" if error else "good", error, notes, uses, hooks)
+    return ProbeResult("raised" if error else "good", error, notes, uses, hooks)
 
 
 _NOTES: Final = {

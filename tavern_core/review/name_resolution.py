@@ -29,11 +29,11 @@ _GIVEN: Final = frozenset(
     {*dir(builtins), "__name__", "__file__", "__doc__", "__package__", "__path__", "__spec__", "__loader__"}
 )
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Node = Function | ast.ClassDef | ast.expr
+AstNode = Function | ast.ClassDef | ast.expr
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedName:
     """``from <module> import <name>``; without a name the module itself."""
 
     module: str
@@ -50,10 +50,10 @@ class OwnModule:
     tree: ast.Module
     dotted: str
     """Its name within the plugin; empty for ``__init__.py``."""
-    bound: dict[str, Node | Imported | None] = field(default_factory=dict)
+    bound: dict[str, AstNode | ImportedName | None] = field(default_factory=dict)
     """Name → its last binding at module level; None if it cannot be followed."""
-    stars: list[Imported] = field(default_factory=list)
-    imports: list[tuple[ast.ImportFrom, Imported]] = field(default_factory=list)
+    stars: list[ImportedName] = field(default_factory=list)
+    imports: list[tuple[ast.ImportFrom, ImportedName]] = field(default_factory=list)
     """``from`` imports of own modules that always run when the module is imported."""
     origins: dict[str, str] = field(default_factory=dict)
     """Name → its dotted origin, for what is imported anywhere in the module; it starts with a dot for the plugin's own modules."""
@@ -78,7 +78,7 @@ class Definition:
     """The meaning of a name, and its place."""
 
     module: OwnModule
-    node: Node
+    node: AstNode
 
 
 Meaning = Definition | Literal["unknown", "undefined"]
@@ -109,7 +109,7 @@ class OwnNames:
             return UNKNOWN
         if name in module.bound:
             bound = module.bound[name]
-            if isinstance(bound, Imported):
+            if isinstance(bound, ImportedName):
                 return self._imported(bound, steps)
             return UNKNOWN if bound is None else Definition(module, bound)
         is_open = "__getattr__" in module.bound or name in _GIVEN
@@ -133,7 +133,7 @@ class OwnNames:
     def module_behind(self, module: OwnModule, name: str) -> OwnModule | None:
         """The own module of a name: ``from . import impl``, ``import package.impl as impl``."""
         bound = module.bound.get(name)
-        if not isinstance(bound, Imported) or not bound.is_own:
+        if not isinstance(bound, ImportedName) or not bound.is_own:
             return None
         return self.modules.get(bound.module if bound.name is None else f"{bound.module}.{bound.name}".lstrip("."))
 
@@ -151,7 +151,7 @@ class OwnNames:
                 waiting += [".".join(parts[: n + 1]) for n in range(len(parts))]
                 waiting += [f"{imported.module}.{alias.name}".lstrip(".") for alias in node.names]
 
-    def _imported(self, imported: Imported, steps: int) -> Meaning:
+    def _imported(self, imported: ImportedName, steps: int) -> Meaning:
         if not imported.is_own or imported.name is None or (own := self.modules.get(imported.module)) is None:
             return UNKNOWN
         found = self.find(own, imported.name, steps + 1)
@@ -174,7 +174,7 @@ class OwnNames:
                 case ast.Import(names=names):
                     for alias in names:
                         own = self._own(alias.name) if alias.asname else None
-                        module.bound[alias.asname or alias.name.partition(".")[0]] = Imported(
+                        module.bound[alias.asname or alias.name.partition(".")[0]] = ImportedName(
                             own or "", None, own is not None
                         )
                 case ast.ImportFrom():
@@ -221,13 +221,13 @@ class OwnNames:
         else:
             target = self._own(node.module or "")
         for alias in node.names:
-            imported = Imported(target if target is not None else node.module or "", alias.name, target is not None)
+            imported = ImportedName(target if target is not None else node.module or "", alias.name, target is not None)
             if alias.name == "*":
                 module.stars.append(imported)
             else:
                 module.bound[alias.asname or alias.name] = imported
         if target is not None and is_certain:
-            module.imports.append((node, Imported(target, None, True)))
+            module.imports.append((node, ImportedName(target, None, True)))
 
     def _own(self, dotted: str) -> str | None:
         """The name within the plugin of an absolute import of its own package."""

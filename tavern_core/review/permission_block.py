@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.model.capability_scope import scope_kind, within
 from tavern_core.model.manifest import CapabilityRequest, Manifest
-from tavern_core.review.audit.observed_use import EVERYTHING, Use
+from tavern_core.review.audit.observed_use import EVERYTHING, ObservedUse
 from tavern_core.review.declared_permissions import (
     NETWORK,
     READ,
@@ -20,7 +20,7 @@ from tavern_core.review.declared_permissions import (
     SPAWN,
     WEB,
     WRITE,
-    Asked,
+    DeclaredPermissions,
     entries,
     need,
     own_services,
@@ -33,7 +33,9 @@ _EPHEMERAL = 32_768
 """From here on, systems assign ports automatically."""
 
 
-def permission_block(manifest: Manifest, uses: Sequence[Use], hooks: Collection[str], named: Collection[str]) -> str:
+def permission_block(
+    manifest: Manifest, uses: Sequence[ObservedUse], hooks: Collection[str], named: Collection[str]
+) -> str:
     """The block, ending in a line end.
 
     Args:
@@ -54,7 +56,7 @@ def permission_block(manifest: Manifest, uses: Sequence[Use], hooks: Collection[
     return "permissions: {}\n" if not lines else "\n".join(["permissions:", *lines]) + "\n"
 
 
-def _services(manifest: Manifest, uses: Iterable[Use]) -> Mapping[str, Collection[str]]:
+def _services(manifest: Manifest, uses: Iterable[ObservedUse]) -> Mapping[str, Collection[str]]:
     asked = manifest.permissions.services
     own = {*own_services(manifest)}
     used = {use.target for use in uses if use.kind == "service"} - own
@@ -64,9 +66,9 @@ def _services(manifest: Manifest, uses: Iterable[Use]) -> Mapping[str, Collectio
     return {"use": sorted(used - {*write, *asked.override}), "write": write, "override": asked.override}
 
 
-def _capabilities(manifest: Manifest, uses: Sequence[Use], named: Collection[str]) -> Iterator[str]:
-    asked = Asked.of(manifest)
-    by_name: dict[str, list[Use]] = {}
+def _capabilities(manifest: Manifest, uses: Sequence[ObservedUse], named: Collection[str]) -> Iterator[str]:
+    asked = DeclaredPermissions.of(manifest)
+    by_name: dict[str, list[ObservedUse]] = {}
     for use in uses:
         permission = asked.covers(use) or need(use)
         if permission and not permission.startswith("service:"):
@@ -86,7 +88,9 @@ def _unseen_secrets(requests: Collection[str], by_name: Collection[str], named: 
     return {name for name in requests if name.startswith("secrets:") and name not in by_name and name not in named}
 
 
-def _capability(name: str, uses: Sequence[Use], request: CapabilityRequest | None, is_named: bool) -> Iterator[str]:
+def _capability(
+    name: str, uses: Sequence[ObservedUse], request: CapabilityRequest | None, is_named: bool
+) -> Iterator[str]:
     scope, remark = _scope(name, uses, request)
     if not uses:
         remark = "a tool says that it needs it; no test used it" if is_named else "no trace can see this"
@@ -97,7 +101,7 @@ def _capability(name: str, uses: Sequence[Use], request: CapabilityRequest | Non
         yield f"      reason: {_text(request.reason)}"
 
 
-def _scope(name: str, uses: Sequence[Use], request: CapabilityRequest | None) -> tuple[list[str] | None, str]:
+def _scope(name: str, uses: Sequence[ObservedUse], request: CapabilityRequest | None) -> tuple[list[str] | None, str]:
     """The entries that cover the uses: existing ones, else new ones; None if no list can express them."""
     if not uses:
         return (None if request is None or request.scope is None else list(request.scope)), ""
@@ -120,7 +124,7 @@ def _scope(name: str, uses: Sequence[Use], request: CapabilityRequest | None) ->
     return found, remark
 
 
-def _written(name: str, use: Use, request: CapabilityRequest | None) -> str:
+def _written(name: str, use: ObservedUse, request: CapabilityRequest | None) -> str:
     """The entry of plugin.yaml that covers the use, else one for it alone."""
     for entry in (request.scope or ()) if request is not None else ():
         if any(within(name, (one,), (entry,)) for one in entries(use)):

@@ -10,19 +10,19 @@ from collections.abc import Iterator, Mapping
 
 from tavern_core.contract.published_methods import changing_methods, published
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles
-from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.record import Records
+from tavern_core.kernel.plugins.candidate import PluginCandidate
+from tavern_core.kernel.plugins.plugin_record import PluginRecords
 from tavern_core.kernel.plugins.services import Services
 
 
-class ReachedByUse:
+class ReadOnlyServiceMethods:
     """Knows which methods of a service are marked `@read_only`.
 
     Args:
         records: every plugin.
     """
 
-    def __init__(self, services: Services, records: Records) -> None:
+    def __init__(self, services: Services, records: PluginRecords) -> None:
         self._services = services
         self._records = records
         self._read: dict[str, tuple[object, Mapping[str, tuple[str, ...]]]] = {}
@@ -36,7 +36,7 @@ class ReachedByUse:
         bringing = [c for c in candidates if name in c.facts.declared.get("services", ()) and name not in c.overrides]
         return self._by_source(bringing[0]).get(name) if len(bringing) == 1 else None
 
-    def _by_source(self, candidate: Candidate) -> Mapping[str, tuple[str, ...]]:
+    def _by_source(self, candidate: PluginCandidate) -> Mapping[str, tuple[str, ...]]:
         """The marked methods in the source of a plugin; read once for each state of its files."""
         if candidate.folder is None:
             return {}

@@ -11,7 +11,7 @@ import time
 from typing import Any, Final
 
 from tavern_core.box.fork_server import EXIT
-from tavern_core.box.fork_server_client import Forked, ForkServer, ForkServerGone, by_import
+from tavern_core.box.fork_server_client import ForkedChild, ForkServer, ForkServerGone, by_import
 from tavern_core.package_location import module_path
 
 LONGEST: Final = 65_536
@@ -31,12 +31,12 @@ class Unavailable(Exception):
 def probe_server() -> ForkServer:
     """The warm process. It ends when it has been idle for a while."""
     return ForkServer(
-        lambda: by_import([*_flags(), "-P"], module_path(), "tavern_core.review.probe_fork_job"),
+        lambda: by_import([*_flags(), "-P"], module_path(), "tavern_core.review.probe_fork_job:ProbeForkJob"),
         lambda: dict(os.environ),
     )
 
 
-def tried(server: ForkServer, request: bytes, seconds: float) -> Trial:
+def probe_once(server: ForkServer, request: bytes, seconds: float) -> ProbeProcess:
     """Probe one import.
 
     Args:
@@ -61,7 +61,7 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Trial:
             os.close(report)
             os.close(trace)
         with copy:
-            trial = Trial(copy, reports, traces)
+            trial = ProbeProcess(copy, reports, traces)
             trial.wait(time.monotonic() + seconds)
             copy.kill()
             trial.finish(time.monotonic() + _START_S)
@@ -71,10 +71,10 @@ def tried(server: ForkServer, request: bytes, seconds: float) -> Trial:
         os.close(traces)
 
 
-class Trial:
+class ProbeProcess:
     """The import of a plugin in a copy: its report, and how it ended."""
 
-    def __init__(self, copy: Forked, reports: int, traces: int) -> None:
+    def __init__(self, copy: ForkedChild, reports: int, traces: int) -> None:
         self.said = b""
         """One line of JSON; empty if it could not report."""
         self.trace = b""

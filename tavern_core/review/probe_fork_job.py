@@ -34,8 +34,8 @@ _MEMORY: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_
 """How many bytes a copy may use: half of what the machine has."""
 
 
-class Job:
-    """Descriptors of a request: status, report, trace of a crash. See `fork_server.Job`."""
+class ProbeForkJob:
+    """Descriptors of a request: status, report, trace of a crash. See `fork_server.ForkJob`."""
 
     modules = EARLY
     descriptors = 3

@@ -119,8 +119,8 @@ def _hooks(module: object, name: str) -> list[tuple[str, str]]:
 
 def _listen(folder: str, uses: list[dict[str, Any]]) -> None:
     """Install the audit guard; it adds to `uses`."""
-    from tavern_core.review.audit.attribution import Stack
-    from tavern_core.review.audit.guard import Guard
-    from tavern_core.review.audit.path_names import Spelling
+    from tavern_core.review.audit.attribution import StackAttribution
+    from tavern_core.review.audit.guard import AuditGuard
+    from tavern_core.review.audit.path_names import PathNames
 
-    Guard(Stack(folder), Spelling(folder), lambda use: uses.append(use.to_json())).start()
+    AuditGuard(StackAttribution(folder), PathNames(folder), lambda use: uses.append(use.to_json())).start()

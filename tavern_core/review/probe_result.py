@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.review.audit.observed_use import Use
+from tavern_core.review.audit.observed_use import ObservedUse
 
 SAFE: Final = frozenset({"good", "raised"})
 UNSAFE: Final = frozenset({"crashed", "hung"})
 
 
 @dataclass(frozen=True, slots=True)
-class Import:
+class PluginImport:
     """The imports of a plugin."""
 
     name: str
@@ -30,14 +30,14 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeResult:
     """How the import ended; ``unknown``: it could not be probed. `said` is for a person: what happened, and where, if known."""
 
     outcome: Literal["good", "raised", "crashed", "hung", "unknown"]
     said: str = ""
     notes: tuple[str, ...] = ()
     """Side effects: it started threads or processes."""
-    uses: tuple[Use, ...] = ()
+    uses: tuple[ObservedUse, ...] = ()
     """What its code used; only with the audit guard."""
     hooks: tuple[tuple[str, str], ...] = ()
     """Hook → ``file:line`` of what implements it; only with the audit guard."""

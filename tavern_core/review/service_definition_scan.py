@@ -15,9 +15,9 @@ from typing import Final, Literal
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.review.name_resolution import OWN, Function, OwnModule, called, constant_text, last_name, options_of
 
-Effect = Literal["looks", "changes", "unsaid", "unknown"]
+MethodEffect = Literal["looks", "changes", "unsaid", "unknown"]
 """`@read_only`; `@mutates`; no mark; with an unknown decorator."""
-_MARKS: Final[Mapping[str, Effect]] = {"read_only": "looks", "mutates": "changes"}
+_MARKS: Final[Mapping[str, MethodEffect]] = {"read_only": "looks", "mutates": "changes"}
 _SAYS_NOTHING: Final = frozenset({"staticmethod", "classmethod", "abstractmethod", "override", "final"})
 _NO_METHODS: Final = frozenset({"object", "Protocol", "ABC", "Generic"})
 _MOST_BASES: Final = 100
@@ -30,7 +30,7 @@ class FoundMethod:
     """One published method."""
 
     name: str
-    effect: Effect
+    effect: MethodEffect
     file: str
     line: int
 
@@ -148,7 +148,7 @@ def _comes_from(origin: str, file: str) -> bool:
 
 
 def _method(module: OwnModule, node: Function) -> FoundMethod | None:
-    effect: Effect = "unsaid"
+    effect: MethodEffect = "unsaid"
     for decorator in node.decorator_list:
         name = last_name(called(decorator))
         if name in ("property", "cached_property", "setter", "getter", "deleter"):

@@ -16,11 +16,11 @@ from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.safe_printing import and_more
-from tavern_core.review.audit.observed_use import EVERYTHING, Use
-from tavern_core.review.declared_permissions import SEEN, Asked, entries, need, short_entry
+from tavern_core.review.audit.observed_use import EVERYTHING, ObservedUse
+from tavern_core.review.declared_permissions import SEEN, DeclaredPermissions, entries, need, short_entry
 from tavern_core.review.permission_block import permission_block
 from tavern_core.review.plugin_check import CheckReport
-from tavern_core.review.trace_record import Traced
+from tavern_core.review.trace_record import TraceResult
 from tavern_core.schema.secret_names import is_secret_name
 
 HARMLESS: Final = frozenset({
@@ -38,7 +38,7 @@ def _host_changed(change: tuple[str, tuple[str, int]]) -> Finding:
 
 
 def trace_findings(
-    traced: Traced,
+    traced: TraceResult,
     manifest: Manifest,
     document: YamlDocument,
     *,
@@ -57,7 +57,7 @@ def trace_findings(
     yield from _not_ended(traced)
     yield from _import_findings(traced.at_import)
     yield from _hidden_hooks(traced, manifest, folder)
-    asked = Asked.of(manifest)
+    asked = DeclaredPermissions.of(manifest)
     yield from _undeclared(asked, traced.uses)
     yield from _environment(traced.uses, requested_permissions(manifest))
     yield from map(_host_changed, traced.changes)
@@ -72,7 +72,7 @@ def trace_findings(
         yield from _unused(asked, manifest, document, traced.uses, named)
 
 
-def _not_ended(traced: Traced) -> Iterator[Finding]:
+def _not_ended(traced: TraceResult) -> Iterator[Finding]:
     if traced.ended:
         hint = "correct it, or name tests that end: tavern plugins check NAME --trace -- -k NAME_OF_TEST"
         yield Finding("TRACE_INCOMPLETE", f"{traced.ended}; later events are not recorded", hint)
@@ -87,7 +87,7 @@ def _not_ended(traced: Traced) -> Iterator[Finding]:
         yield Finding("TRACE_INCOMPLETE", message, "please report it", severity="warning")
 
 
-def _import_findings(uses: Iterable[Use]) -> Iterator[Finding]:
+def _import_findings(uses: Iterable[ObservedUse]) -> Iterator[Finding]:
     for use in uses:
         is_outside = use.kind == "write" and use.target.partition("/")[0] != "$plugin"
         if is_outside or use.kind in ("connect", "listen", "spawn", "thread"):
@@ -96,7 +96,7 @@ def _import_findings(uses: Iterable[Use]) -> Iterator[Finding]:
             yield Finding("IMPORT_NOT_PURE", message, hint, _place(use), details=use.to_json())
 
 
-def _hidden_hooks(traced: Traced, manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
+def _hidden_hooks(traced: TraceResult, manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
     """Hooks that are created during the import; the static check reports those in the source."""
     requested = requested_permissions(manifest)
     for name, where in traced.hooks:
@@ -110,8 +110,8 @@ def _hidden_hooks(traced: Traced, manifest: Manifest, folder: Path | None) -> It
             yield Finding("HOOK_REFUSED", message, hint, Location(shown, int(line) if line.isdigit() else 0, 1))
 
 
-def _undeclared(asked: Asked, uses: Sequence[Use]) -> Iterator[Finding]:
-    lines: dict[tuple[str, str, int], list[Use]] = {}
+def _undeclared(asked: DeclaredPermissions, uses: Sequence[ObservedUse]) -> Iterator[Finding]:
+    lines: dict[tuple[str, str, int], list[ObservedUse]] = {}
     for use in uses:
         if (permission := need(use)) and not asked.covers(use):
             lines.setdefault((permission, use.file, use.line), []).append(use)
@@ -122,7 +122,7 @@ def _undeclared(asked: Asked, uses: Sequence[Use]) -> Iterator[Finding]:
         yield Finding("USE_UNDECLARED", message, hint, _place(group[0]), "error", _details(group, permission))
 
 
-def _uses(group: Sequence[Use]) -> str:
+def _uses(group: Sequence[ObservedUse]) -> str:
     first, *rest = dict.fromkeys(use.said for use in group)
     named = [
         text.partition(" ")[2] if text.partition(" ")[0] == first.partition(" ")[0] else text
@@ -131,7 +131,7 @@ def _uses(group: Sequence[Use]) -> str:
     return ", ".join([first, *named]) + and_more(len(rest) - len(named))
 
 
-def _line(permission: str, group: Sequence[Use], is_wider: bool) -> str:
+def _line(permission: str, group: Sequence[ObservedUse], is_wider: bool) -> str:
     """The line to write into plugin.yaml."""
     row = describe_permission(permission)
     if row.section != "permissions.capabilities" or permission.startswith(SECRET_PREFIX):
@@ -144,7 +144,7 @@ def _line(permission: str, group: Sequence[Use], is_wider: bool) -> str:
     return f"add to {row.section} in plugin.yaml `- {{name: {json.dumps(permission)}{shown}}}`"
 
 
-def _environment(uses: Iterable[Use], asked: Container[str]) -> Iterator[Finding]:
+def _environment(uses: Iterable[ObservedUse], asked: Container[str]) -> Iterator[Finding]:
     for use in uses:
         is_harmless = use.target in HARMLESS or use.target.startswith("LC_")
         if use.kind != "variable" or is_harmless or f"{ENV_PREFIX}{use.target}" in asked:
@@ -155,7 +155,11 @@ def _environment(uses: Iterable[Use], asked: Container[str]) -> Iterator[Finding
 
 
 def _unused(
-    asked: Asked, manifest: Manifest, document: YamlDocument, uses: Sequence[Use], named: Collection[str]
+    asked: DeclaredPermissions,
+    manifest: Manifest,
+    document: YamlDocument,
+    uses: Sequence[ObservedUse],
+    named: Collection[str],
 ) -> Iterator[Finding]:
     used = asked.used(uses)
     for index, request in enumerate(manifest.permissions.capabilities):
@@ -173,19 +177,19 @@ def _unused(
                 yield Finding("USE_UNSEEN", message, "test what needs it, or delete the line", where, "info")
 
 
-def _by_line(uses: Iterable[Use], kind: str) -> Iterator[list[Use]]:
-    lines: dict[tuple[str, int], list[Use]] = {}
+def _by_line(uses: Iterable[ObservedUse], kind: str) -> Iterator[list[ObservedUse]]:
+    lines: dict[tuple[str, int], list[ObservedUse]] = {}
     for use in uses:
         if use.kind == kind:
             lines.setdefault((use.file, use.line), []).append(use)
     yield from lines.values()
 
 
-def _place(use: Use) -> Location:
+def _place(use: ObservedUse) -> Location:
     return Location(use.file, use.line, 1)
 
 
-def _details(group: Sequence[Use], permission: str = "") -> dict[str, object]:
+def _details(group: Sequence[ObservedUse], permission: str = "") -> dict[str, object]:
     return {"permission": permission, "uses": [{"kind": use.kind, "target": use.target} for use in group]}
 
 
@@ -193,7 +197,7 @@ def _details(group: Sequence[Use], permission: str = "") -> dict[str, object]:
 # A traced run compared with everything that is known about the plugin: findings, and the permissions to request.
 
 
-def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], str]:
+def verdict(report: CheckReport, traced: TraceResult) -> tuple[tuple[Finding, ...], str]:
     """The findings, and the `permissions:` block as YAML; no block if plugin.yaml is unreadable."""
     reading = report.reading
     manifest = reading.manifest if reading is not None else None

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.review.audit.attribution import Place
-from tavern_core.review.audit.observed_use import Use
+from tavern_core.review.audit.attribution import SourcePosition
+from tavern_core.review.audit.observed_use import ObservedUse
 
 _MOST: Final = 50_000_000
 """Bytes of the record that are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TraceResult:
     """The tests of a plugin, run with the audit guard on."""
 
-    uses: tuple[Use, ...] = ()
-    at_import: tuple[Use, ...] = ()
+    uses: tuple[ObservedUse, ...] = ()
+    at_import: tuple[ObservedUse, ...] = ()
     """What the import of the plugin alone used."""
     hooks: tuple[tuple[str, str], ...] = ()
     """The hooks that it implements, and ``file:line``; also those that its source does not show."""
-    changes: tuple[tuple[str, Place], ...] = ()
+    changes: tuple[tuple[str, SourcePosition], ...] = ()
     """The parts of the host that were the plugin's code afterwards, with their places."""
     printed: tuple[tuple[str, int], ...] = ()
     """Tests that printed too much, and how many characters."""
@@ -43,7 +43,7 @@ class Traced:
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """The fields of `Traced` in the record, without a line that a crash cut off."""
+    """The fields of `TraceResult` in the record, without a line that a crash cut off."""
     try:
         with file.open("rb") as lines:
             rows = list(_rows(lines.read(_MOST)))
@@ -52,7 +52,7 @@ def read_record(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"uses": [], "changes": [], "printed": []}
     for row in rows:
         match row:
-            case {"use": dict(reported)} if (use := Use.from_json(reported)) is not None:
+            case {"use": dict(reported)} if (use := ObservedUse.from_json(reported)) is not None:
                 found["uses"].append(use)
             case {"change": [str(name), str(at), int(line)]}:
                 found["changes"].append((name, (at, line)))

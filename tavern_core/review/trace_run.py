@@ -24,8 +24,8 @@ from tavern_core.box.fork_server_client import ending
 from tavern_core.errors import UsageError
 from tavern_core.kernel.discovery.distributions import GROUP
 from tavern_core.review.import_probe import own_line, prober
-from tavern_core.review.probe_result import Import
-from tavern_core.review.trace_record import Traced, read_record
+from tavern_core.review.probe_result import PluginImport
+from tavern_core.review.trace_record import TraceResult, read_record
 
 RUNNER: Final = "tavern_core.testing.audit_trace"
 _KEPT: Final = 60_000
@@ -38,7 +38,7 @@ _SOURCE: Final = 3
 """Folders above a package that are searched for its project."""
 
 
-def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence[str], seconds: float) -> Traced:
+def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence[str], seconds: float) -> TraceResult:
     """Import a plugin, then run its tests; both with the guard.
 
     Args:
@@ -60,9 +60,9 @@ def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence
     has_code = bool(module) or (folder / "__init__.py").is_file()
     with TemporaryDirectory(prefix="tavern-trace-") as room:
         path = list(_made_findable(name, version, folder, project, Path(room)))
-        found = Traced()
+        found = TraceResult()
         if has_code:
-            first = prober.probe(Import(name, module, folder), seconds=min(seconds, _IMPORT_S), guarded=True)
+            first = prober.probe(PluginImport(name, module, folder), seconds=min(seconds, _IMPORT_S), guarded=True)
             found = replace(found, at_import=first.uses, hooks=first.hooks, ended="" if first.is_safe else first.said)
         if found.ended:
             return found  # the tests would end the same way
@@ -87,7 +87,7 @@ def _command(given: Mapping[str, str], project: Path, words: Sequence[str]) -> l
 def _tested(
     name: str, folder: Path, project: Path, room: Path, path: Sequence[str], words: Sequence[str], seconds: float
 ) -> dict[str, Any]:
-    """What the tests of a plugin did: fields of `Traced`."""
+    """What the tests of a plugin did: fields of `TraceResult`."""
     record = room / "record.jsonl"
     given = {
         "name": name,

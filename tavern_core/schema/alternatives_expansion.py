@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any, Final
 
 from tavern_core.model import depths
-from tavern_core.schema.tree import Refs
+from tavern_core.schema.tree import SchemaReferences
 
 _MAX_ALTERNATIVES: Final = 100
 _UNIONS: Final = ("anyOf", "oneOf")
 
 
-class Root:
+class SchemaRoot:
     """A whole schema, in which the references of its parts point.
 
     Args:
@@ -24,8 +24,8 @@ class Root:
         self.schema: dict[str, Any] = dict(schema) if isinstance(schema, Mapping) else {}
 
     @cached_property
-    def _refs(self) -> Refs:
-        return Refs(self.schema)
+    def _refs(self) -> SchemaReferences:
+        return SchemaReferences(self.schema)
 
     def resolve(self, schema: Any) -> Any:
         """`schema` with its local `$ref` followed; other references and endless ones mean anything."""

@@ -41,7 +41,7 @@ class NoSchema(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class AnnotationSchema:
     """One annotation as JSON Schema; `adapter` converts the JSON value to the Python value; None if they are the same."""
 
     schema: dict[str, Any]
@@ -123,7 +123,9 @@ def _union(parts: tuple[Any, ...]) -> dict[str, Any] | None:
     return {"anyOf": found}
 
 
-def translate(annotations: Mapping[str, Any], mode: JsonSchemaMode) -> tuple[dict[str, Translated], dict[str, Any]]:
+def translate(
+    annotations: Mapping[str, Any], mode: JsonSchemaMode
+) -> tuple[dict[str, AnnotationSchema], dict[str, Any]]:
     """All annotations of a function at once, so that they share their `$defs`.
 
     Args:
@@ -136,24 +138,24 @@ def translate(annotations: Mapping[str, Any], mode: JsonSchemaMode) -> tuple[dic
     Raises:
         NoSchema: naming the parameter.
     """
-    done: dict[str, Translated] = {}
+    done: dict[str, AnnotationSchema] = {}
     adapters: dict[str, TypeAdapter[Any]] = {}
     for name, annotation in annotations.items():
         if (schema := simple(annotation)) is not None:
-            done[name] = Translated(schema)
+            done[name] = AnnotationSchema(schema)
         else:
             adapters[name] = _adapter(name, annotation)
     if not adapters:
         return done, {}
     try:
         schemas, shared = TypeAdapter.json_schemas(
-            [(name, mode, adapter) for name, adapter in adapters.items()], schema_generator=_Plainly
+            [(name, mode, adapter) for name, adapter in adapters.items()], schema_generator=_PlainSchemaGenerator
         )
     except PydanticUserError as error:
         raise NoSchema(f"parameter {_culprit(adapters, mode)!r}: {_first_line(error)}") from error
     for name, adapter in adapters.items():
         schema = dict(schemas[name, mode])
-        done[name] = Translated(_without_titles(schema), adapter if _converts(annotations[name]) else None)
+        done[name] = AnnotationSchema(_without_titles(schema), adapter if _converts(annotations[name]) else None)
     definitions = _without_titles(dict(shared)).get("$defs", {})
     return {name: done[name] for name in annotations}, definitions
 
@@ -179,7 +181,7 @@ def standing_alone(annotation: Any, mode: JsonSchemaMode) -> tuple[dict[str, Any
     except (TypeError, NameError, AttributeError, ValueError, RecursionError) as error:
         raise NoSchema(str(error)) from error
     try:
-        schema = dict(adapter.json_schema(mode=mode, schema_generator=_Plainly))
+        schema = dict(adapter.json_schema(mode=mode, schema_generator=_PlainSchemaGenerator))
     except PydanticUserError:
         return None, adapter
     definitions = _without_titles({"$defs": schema.pop("$defs", {})})
@@ -210,7 +212,7 @@ def _culprit(adapters: Mapping[str, TypeAdapter[Any]], mode: JsonSchemaMode) -> 
     """The first parameter whose type has no JSON Schema."""
     for name, adapter in adapters.items():
         try:
-            adapter.json_schema(mode=mode, schema_generator=_Plainly)
+            adapter.json_schema(mode=mode, schema_generator=_PlainSchemaGenerator)
         except PydanticUserError:
             return name
     return next(iter(adapters))
@@ -229,7 +231,7 @@ def _is_constraint(extra: Any) -> bool:
     return type(extra).__module__.partition(".")[0] == "annotated_types"
 
 
-class _Plainly(GenerateJsonSchema):
+class _PlainSchemaGenerator(GenerateJsonSchema):
     """pydantic's generator without a title for every field, and with plain `$ref`s."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:

@@ -46,7 +46,7 @@ SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _Path: TypeAlias = "tuple[_Path, object] | None"
 
 
-class NotPlain(ValueError):
+class NotPlainData(ValueError):
     """A value is not plain data, or too large."""
 
     def __init__(self, problem: str, hint: str = "") -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tavern_core.schema.tree import SAME, SAME_PLACE_LISTS, Refs, deeper, nodes_of, same_place
+from tavern_core.schema.tree import SAME, SAME_PLACE_LISTS, SchemaReferences, deeper, nodes_of, same_place
 
 _SAYS_ITSELF = frozenset(
     {"additionalProperties", "unevaluatedProperties", "patternProperties", "$dynamicRef", "$recursiveRef"}
@@ -33,7 +33,7 @@ def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
         refs_stand_alone: True in draft 7, which ignores everything next to a `$ref`.
     """
     nodes = nodes_of(schema)
-    refs = Refs(schema)
+    refs = SchemaReferences(schema)
     open_targets = _combined_targets(nodes, refs) if any("$ref" in node for node in nodes) else set()
     places: list[dict[str, Any]] = [schema]
     seen = {id(schema)}
@@ -52,7 +52,7 @@ def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
         _close_place(place, names, refs_stand_alone)
 
 
-def declared_names(place: dict[str, Any], refs: Refs, top: bool = False) -> set[str] | None:
+def declared_names(place: dict[str, Any], refs: SchemaReferences, top: bool = False) -> set[str] | None:
     """Every property name of a place, or None if it stays open."""
     if _ALSO_HERE.isdisjoint(place):  # only this schema applies to this place
         if not _SAYS_ITSELF.isdisjoint(place):
@@ -94,7 +94,7 @@ def _names(node: dict[str, Any]) -> Iterator[str]:
     yield from node.get("dependentSchemas", {})
 
 
-def _declares(node: dict[str, Any] | bool, refs: Refs, known: dict[int, bool]) -> bool:
+def _declares(node: dict[str, Any] | bool, refs: SchemaReferences, known: dict[int, bool]) -> bool:
     """Does the schema declare the properties of an object here? Every alternative must, or one `allOf` part.
 
     `known` holds the answers so far; a schema in a cycle declares nothing new.
@@ -107,7 +107,7 @@ def _declares(node: dict[str, Any] | bool, refs: Refs, known: dict[int, bool]) -
     return known[id(node)]
 
 
-def _says(node: dict[str, Any], refs: Refs, known: dict[int, bool]) -> bool:
+def _says(node: dict[str, Any], refs: SchemaReferences, known: dict[int, bool]) -> bool:
     if node.get("properties"):
         return True
     if (target := refs.resolve(node)) is not None and _declares(target, refs, known):
@@ -121,7 +121,7 @@ def _says(node: dict[str, Any], refs: Refs, known: dict[int, bool]) -> bool:
     return False
 
 
-def _may_be_object(node: dict[str, Any] | bool, refs: Refs, seen: set[int]) -> bool:
+def _may_be_object(node: dict[str, Any] | bool, refs: SchemaReferences, seen: set[int]) -> bool:
     if not isinstance(node, dict) or id(node) in seen:
         return node is True
     kind = node.get("type")
@@ -135,7 +135,7 @@ def _may_be_object(node: dict[str, Any] | bool, refs: Refs, seen: set[int]) -> b
     return target is None or _may_be_object(target, refs, seen | {id(node)})
 
 
-def _combined_targets(nodes: list[dict[str, Any]], refs: Refs) -> set[int]:
+def _combined_targets(nodes: list[dict[str, Any]], refs: SchemaReferences) -> set[int]:
     """Places that another schema references *and extends*: if closed, they would refuse the extension."""
     found: set[int] = set()
     for node in nodes:

@@ -22,7 +22,17 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.model.safe_printing import is_text
 from tavern_core.schema.bounded_json_copying import SMALL, quick_copy
-from tavern_core.schema.fast_schema_subset import Anything, Items, Members, NoShape, Rule, Scalar, Shape, Shaping, Table
+from tavern_core.schema.fast_schema_subset import (
+    AnyShape,
+    ArrayShape,
+    MapShape,
+    NoShape,
+    ObjectShape,
+    Rule,
+    ScalarShape,
+    Shape,
+    ShapeReader,
+)
 
 Intake: TypeAlias = "Callable[[Any], dict[str, Any] | None]"
 
@@ -50,13 +60,13 @@ def compile_intake(schema: object, most_chars: int) -> Intake | None:
     """
     if not isinstance(schema, dict):
         return None
-    reading = Shaping(schema)
+    reading = ShapeReader(schema)
     try:
         rule = reading.shape(schema).get(dict)
-        if not isinstance(rule, Members):
+        if not isinstance(rule, ObjectShape):
             return None
         longest = _longest_text(rule, most_chars)
-        defaults = Members({str(at): shape for at, (shape, _) in enumerate(reading.defaults)})
+        defaults = ObjectShape({str(at): shape for at, (shape, _) in enumerate(reading.defaults)})
         filled_in = {str(at): value for at, (_, value) in enumerate(reading.defaults)}
         if filled_in and _compiled(defaults, longest)(filled_in) is None:
             return None
@@ -81,17 +91,17 @@ def _longest_text(rule: Rule, most_chars: int) -> int:
 def _size(rule: Rule) -> tuple[int, int]:
     """The maximum number of texts, and the maximum number of other characters."""
     match rule:
-        case Scalar():
+        case ScalarShape():
             return 1, 0
-        case Anything():
+        case AnyShape():
             return 0, _LOOSE
-        case Items(each):
+        case ArrayShape(each):
             texts, others = _size_of(each)
             return MANY * texts, MANY * others
-        case Table(each):
+        case MapShape(each):
             texts, others = _size_of(each)
             return MANY * (texts + 1), MANY * others
-        case Members(named):
+        case ObjectShape(named):
             parts = [_size_of(shape) for shape in named.values()]
             return sum(texts for texts, _ in parts), sum(others for _, others in parts) + sum(map(len, named))
 
@@ -101,8 +111,8 @@ def _size_of(shape: Shape) -> tuple[int, int]:
     return max((texts for texts, _ in parts), default=0), max((others for _, others in parts), default=0)
 
 
-def _compiled(rule: Members, longest: int) -> Intake:
-    source = _Source(longest)
+def _compiled(rule: ObjectShape, longest: int) -> Intake:
+    source = _IntakeSource(longest)
     source.line(0, "def intake(value):")
     source.line(1, "if type(value) is not dict: return None")
     source.line(1, "copy = value.copy()")
@@ -130,7 +140,7 @@ _NAMES: Final[dict[str, Any]] = {
 
 
 @dataclass(slots=True)
-class _Source:
+class _IntakeSource:
     """The source of one intake. Every ``return None`` in it means: use the slow path."""
 
     longest: int
@@ -154,7 +164,7 @@ class _Source:
         if doubts:
             self.line(level, f"if {' or '.join(doubts)}: return None")
 
-    def members(self, level: int, held: str, rule: Members) -> None:
+    def members(self, level: int, held: str, rule: ObjectShape) -> None:
         """Validate the members of the private copy `held`, and copy the mutable ones."""
         self.names_are_text(level, held, len(rule.named))
         keys = [self.constant(sys.intern(name)) for name in rule.named]
@@ -175,7 +185,7 @@ class _Source:
         self.line(level, f"for key in {held}:")
         self.refuse(level + 1, "type(key) is not str")
 
-    def fetch(self, level: int, held: str, rule: Members, keys: list[str], items: list[str]) -> None:
+    def fetch(self, level: int, held: str, rule: ObjectShape, keys: list[str], items: list[str]) -> None:
         """Assign the members to variables, ABSENT for missing members; other members are refused."""
         if len(keys) < 4:
             members = list(zip(rule.named, keys, items, strict=True))
@@ -222,7 +232,7 @@ class _Source:
 
     def doubts(self, item: str, kind: type, rule: Rule) -> list[str]:
         """The conditions under which an `item` of the right type may not fit."""
-        if not isinstance(rule, Scalar):
+        if not isinstance(rule, ScalarShape):
             return []
         found = [] if rule.among is None else [f"{item} not in {self.constant(rule.among)}"]
         if kind is str:
@@ -244,10 +254,10 @@ class _Source:
 
     def inside(self, level: int, item: str, place: str, rule: Rule) -> None:
         """Copy a container and validate its members."""
-        if isinstance(rule, Scalar):
+        if isinstance(rule, ScalarShape):
             return
         held = self.variable()
-        if isinstance(rule, Anything):
+        if isinstance(rule, AnyShape):
             self.line(
                 level,
                 f"{place} = {held} = quick_copy({item}, {self.constant(_LOOSE)}, {self.constant(depths.VALUE - depths.COMPILED)})",
@@ -255,16 +265,16 @@ class _Source:
             self.refuse(level, f"{held} is None")
             return
         self.line(level, f"{place} = {held} = {item}.copy()")
-        if isinstance(rule, Members):
+        if isinstance(rule, ObjectShape):
             self.members(level, held, rule)
             return
         key, each = self.variable(), self.variable()
-        if isinstance(rule, Items):
+        if isinstance(rule, ArrayShape):
             most = MANY if rule.most is None else min(rule.most, MANY)
             self.refuse(level, f"len({held}) > {self.constant(most)}")
             if rule.least:
                 self.refuse(level, f"len({held}) < {self.constant(rule.least)}")
-            scalar = all(isinstance(inner, Scalar) for inner in rule.each.values())
+            scalar = all(isinstance(inner, ScalarShape) for inner in rule.each.values())
             self.line(level, f"for {each} in {held}:" if scalar else f"for {key}, {each} in enumerate({held}):")
         else:
             self.refuse(level, f"len({held}) > {self.constant(MANY)}")

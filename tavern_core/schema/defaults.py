@@ -18,7 +18,7 @@ from tavern_core.errors import SchemaInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.schema.bounded_json_copying import MAX_NODES, count_values, json_copy
-from tavern_core.schema.tree import Refs, leading_to, nodes_of, normalise_schema
+from tavern_core.schema.tree import SchemaReferences, leading_to, nodes_of, normalise_schema
 
 Fill = Callable[[Mapping[str, Any]], dict[str, Any]]
 _MAX_DEFAULT_NODES = 20_000
@@ -27,19 +27,19 @@ _BUSY: Any = object()
 
 
 @dataclass(slots=True)
-class _Plan:
+class _DefaultsPlan:
     """The defaults of one place; filled in while compiling, constant afterwards."""
 
     defaults: dict[str, Any] = field(default_factory=dict)
-    members: dict[str, _Plan] = field(default_factory=dict)
+    members: dict[str, _DefaultsPlan] = field(default_factory=dict)
     declared: frozenset[str] = frozenset()
-    others: _Plan | None = None
+    others: _DefaultsPlan | None = None
     """For members that are not `declared`."""
-    first_items: list[_Plan] = field(default_factory=list)
-    items: _Plan | None = None
+    first_items: list[_DefaultsPlan] = field(default_factory=list)
+    items: _DefaultsPlan | None = None
     useful: bool = False
 
-    def inner(self) -> Iterator[_Plan]:
+    def inner(self) -> Iterator[_DefaultsPlan]:
         yield from (*self.members.values(), *self.first_items)
         yield from (part for part in (self.others, self.items) if part is not None)
 
@@ -68,10 +68,10 @@ class _Compiler:
     """Turns the schema's places into plans; one plan for one set of schemas, so recursion ends."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
-        self.refs = Refs(schema)
+        self.refs = SchemaReferences(schema)
         self.root = schema
-        self.plans: dict[tuple[int, ...], _Plan] = {}
-        self.waiting: list[tuple[_Plan, list[dict[str, Any]]]] = []
+        self.plans: dict[tuple[int, ...], _DefaultsPlan] = {}
+        self.waiting: list[tuple[_DefaultsPlan, list[dict[str, Any]]]] = []
         self.budget = _MAX_DEFAULT_NODES
         self.depth = 0
 
@@ -86,7 +86,7 @@ class _Compiler:
         scalars = all(not isinstance(value, dict | list) for value in plan.defaults.values())
         return _flat(plan.defaults) if scalars and not plan.members and plan.others is None else _nested(plan)
 
-    def plan(self, schemas: list[Any]) -> _Plan:
+    def plan(self, schemas: list[Any]) -> _DefaultsPlan:
         """The plan for a place to which all of `schemas` apply; compiled later."""
         nodes = list(self.together(schemas))
         key = tuple(sorted(id(node) for node in nodes))
@@ -95,11 +95,11 @@ class _Compiler:
                 raise SchemaInvalid(
                     "too many combinations of `allOf` and `$ref`", hint="refer to shared parts less often"
                 )
-            self.plans[key] = _Plan()
+            self.plans[key] = _DefaultsPlan()
             self.waiting.append((self.plans[key], nodes))
         return self.plans[key]
 
-    def compile(self, plan: _Plan, nodes: list[dict[str, Any]]) -> None:
+    def compile(self, plan: _DefaultsPlan, nodes: list[dict[str, Any]]) -> None:
         members = _members(nodes)
         plan.declared = frozenset(members)
         for name, parts in members.items():
@@ -123,7 +123,7 @@ class _Compiler:
     def mark_useful(self) -> None:
         """Keep only plans that lead to a default, walking back from the defaults."""
         plans = self.plans.values()
-        useful = leading_to((plan for plan in plans if plan.defaults), plans, _Plan.inner)
+        useful = leading_to((plan for plan in plans if plan.defaults), plans, _DefaultsPlan.inner)
         for plan in plans:
             plan.useful = id(plan) in useful
         for plan in plans:
@@ -142,7 +142,7 @@ class _Compiler:
         for plan in self.plans.values():
             plan.defaults = {name: done[id(plan), name] for name in plan.defaults}
 
-    def completed(self, plan: _Plan, name: str, done: dict[tuple[int, str], Any]) -> Any:
+    def completed(self, plan: _DefaultsPlan, name: str, done: dict[tuple[int, str], Any]) -> Any:
         key = (id(plan), name)
         if done.get(key, plan) is _BUSY:
             raise SchemaInvalid(f"the default of {name!r} contains itself", hint="leave out the inner default")
@@ -156,7 +156,7 @@ class _Compiler:
             self.depth -= 1
         return json_copy(done[key])[0]
 
-    def inside(self, plan: _Plan, value: Any, done: dict[tuple[int, str], Any]) -> Any:
+    def inside(self, plan: _DefaultsPlan, value: Any, done: dict[tuple[int, str], Any]) -> Any:
         """`value`, which is part of a default, completed."""
         self.budget -= 1
         if self.budget < 0:
@@ -187,11 +187,11 @@ def _is_schema(held: object) -> bool:
     return isinstance(held, dict)
 
 
-def _member_plan(plan: _Plan, name: str) -> _Plan | None:
+def _member_plan(plan: _DefaultsPlan, name: str) -> _DefaultsPlan | None:
     return plan.members.get(name) if name in plan.declared else plan.others
 
 
-def _item_plan(plan: _Plan, at: int) -> _Plan | None:
+def _item_plan(plan: _DefaultsPlan, at: int) -> _DefaultsPlan | None:
     return plan.first_items[at] if at < len(plan.first_items) else plan.items
 
 
@@ -204,14 +204,14 @@ def _flat(defaults: dict[str, Any]) -> Fill:
     return fill
 
 
-def _nested(plan: _Plan) -> Fill:
+def _nested(plan: _DefaultsPlan) -> Fill:
     def fill(arguments: Any) -> Any:
         return _fill(plan, arguments, depths.VALUE, [MAX_NODES]) if isinstance(arguments, dict | list) else arguments
 
     return fill
 
 
-def _fill(plan: _Plan, value: Any, depth: int, budget: list[int]) -> Any:
+def _fill(plan: _DefaultsPlan, value: Any, depth: int, budget: list[int]) -> Any:
     """`value`, completed; parts without a plan are shared. Stops at the limits: then validation refuses."""
     budget[0] -= len(value) + 1
     if depth == 0 or budget[0] < 0:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
-from tavern_core.schema.tree import Refs
+from tavern_core.schema.tree import SchemaReferences
 
 MAX_PLACES: Final = 100
 _EXACT: Final = 1 << 53
@@ -56,7 +56,7 @@ class NoShape(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class ScalarShape:
     """Text (with its length), a number, true, false or null."""
 
     least: float | None = None
@@ -67,7 +67,7 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class ArrayShape:
     """An array."""
 
     each: Shape
@@ -76,7 +76,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class ObjectShape:
     """An object with declared properties; undeclared properties are left to the engine."""
 
     named: dict[str, Shape] = field(default_factory=dict)
@@ -84,27 +84,27 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MapShape:
     """An object with any names and values of one shape."""
 
     each: Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Anything:
+class AnyShape:
     """Any array, any object."""
 
 
-Rule: TypeAlias = "Scalar | Items | Members | Table | Anything"
+Rule: TypeAlias = "ScalarShape | ArrayShape | ObjectShape | MapShape | AnyShape"
 Shape: TypeAlias = "dict[type, Rule]"
 
 ANYTHING: Final[Shape] = {
-    **dict.fromkeys((str, int, float, bool, NoneType), Scalar()),
-    **dict.fromkeys((list, dict), Anything()),
+    **dict.fromkeys((str, int, float, bool, NoneType), ScalarShape()),
+    **dict.fromkeys((list, dict), AnyShape()),
 }
 
 
-class Shaping:
+class ShapeReader:
     """Reads one prepared schema (`prepare`).
 
     Attributes:
@@ -113,7 +113,7 @@ class Shaping:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.defaults: list[tuple[Shape, Any]] = []
-        self._refs = Refs(schema)
+        self._refs = SchemaReferences(schema)
         self._places = 0
 
     def shape(self, node: object, level: int = 0) -> Shape:
@@ -167,7 +167,7 @@ class Shaping:
             elif kind is list:
                 yield (
                     list,
-                    Items(
+                    ArrayShape(
                         self.shape(node.get("items", True), level + 1),
                         _count(node, "minItems") or 0,
                         _count(node, "maxItems"),
@@ -178,14 +178,14 @@ class Shaping:
             else:
                 yield kind, self._scalar(kind, node, None)
 
-    def _scalar(self, kind: type, node: Mapping[str, Any], among: frozenset[Any] | None) -> Scalar:
+    def _scalar(self, kind: type, node: Mapping[str, Any], among: frozenset[Any] | None) -> ScalarShape:
         if kind is str:
-            return Scalar(_count(node, "minLength"), _count(node, "maxLength"), among=among)
+            return ScalarShape(_count(node, "minLength"), _count(node, "maxLength"), among=among)
         if kind is int or kind is float:
-            return Scalar(
+            return ScalarShape(
                 _bound(node, "minimum"), _bound(node, "maximum"), _bound(node, "exclusiveMinimum"), _bound(node, "exclusiveMaximum"), among
             )  # fmt: skip
-        return Scalar(among=among)
+        return ScalarShape(among=among)
 
     def _object(self, node: Mapping[str, Any], level: int) -> Rule:
         properties, others = node.get("properties"), node.get("additionalProperties", True)
@@ -194,10 +194,10 @@ class Shaping:
             required = frozenset(node.get("required", ()))
             if not required <= named.keys():
                 raise NoShape("required, but not declared")
-            return Members(named, required)
+            return ObjectShape(named, required)
         if "required" in node:
             raise NoShape("required, but not declared")
-        return Anything() if others is True else Table(self.shape(others, level))
+        return AnyShape() if others is True else MapShape(self.shape(others, level))
 
 
 def _kinds(node: Mapping[str, Any], says: set[str], chosen: list[Any] | None) -> list[type]:
@@ -235,4 +235,4 @@ def _only_names(shape: Shape, rule: object) -> bool:
     if rules is None:
         return True
     listed = rule.get("enum") if isinstance(rule, dict) and rule.keys() == {"enum"} else None
-    return isinstance(rules, Members) and isinstance(listed, list) and rules.named.keys() <= set(listed)
+    return isinstance(rules, ObjectShape) and isinstance(listed, list) and rules.named.keys() <= set(listed)

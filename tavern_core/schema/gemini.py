@@ -15,7 +15,7 @@ from typing import Any
 
 from tavern_core.model import depths
 from tavern_core.schema.problem import json_type
-from tavern_core.schema.tree import Refs
+from tavern_core.schema.tree import SchemaReferences
 
 _KEPT = (
     "title",
@@ -36,14 +36,14 @@ _MOST_NODES = 5_000
 def to_gemini(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema for Gemini; recursion is cut off at twelve levels."""
     root = dict(schema)
-    return _Writer(root).write(root, 0)
+    return _GeminiWriter(root).write(root, 0)
 
 
-class _Writer:
+class _GeminiWriter:
     """One schema being written; counts what it writes, because expanded references multiply."""
 
     def __init__(self, root: dict[str, Any]) -> None:
-        self.refs = Refs(root)
+        self.refs = SchemaReferences(root)
         self.left = _MOST_NODES
 
     def write(self, node: Any, depth: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.parameter_guard_marks import Guard, guard_of
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.schema_lint_rules import draft_of
-from tavern_core.schema.tree import REFERENCES, Refs, children, leading_to, nodes_of
+from tavern_core.schema.tree import REFERENCES, SchemaReferences, children, leading_to, nodes_of
 from tavern_core.schema.uniqueness import identity
 
 _MOST: Final = 100_000
@@ -25,7 +25,7 @@ _MOST: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class GuardedValue:
     """One marked value of a call."""
 
     pointer: str
@@ -39,10 +39,10 @@ class TooMuchMarked(Exception):
     """The arguments hold too many values to check."""
 
 
-Finder = Callable[[Any], list[Marked]]
+GuardedValueFinder = Callable[[Any], list[GuardedValue]]
 
 
-def compile_guarded(schema: Mapping[str, Any] | bool | None) -> Finder | None:
+def compile_guarded(schema: Mapping[str, Any] | bool | None) -> GuardedValueFinder | None:
     """A function that lists the marked values of arguments; None if the schema marks nothing.
 
     The function expects arguments that fit the schema. It raises TooMuchMarked if there are too many values.
@@ -52,19 +52,19 @@ def compile_guarded(schema: Mapping[str, Any] | bool | None) -> Finder | None:
     nodes = nodes_of(schema)
     if not any(guard_of(node) for node in nodes):
         return None
-    refs = Refs(schema)
+    refs = SchemaReferences(schema)
     alone = draft_of(schema) == "draft-07"
-    parts = {id(node): _Part(node, guard_of(node), alone) for node in nodes}
+    parts = {id(node): _Subschema(node, guard_of(node), alone) for node in nodes}
     for part in parts.values():
         part.link(parts, refs)
-    leading = leading_to((part for part in parts.values() if part.leads), parts.values(), _Part.below)
+    leading = leading_to((part for part in parts.values() if part.leads), parts.values(), _Subschema.below)
     for part in parts.values():
         part.leads = id(part) in leading
     root = parts[id(schema)]
-    return lambda value: _Search().run(value, root) if root.leads else []
+    return lambda value: _GuardSearch().run(value, root) if root.leads else []
 
 
-class _Part:
+class _Subschema:
     """One subschema, with the parts for the same value and those for its members."""
 
     __slots__ = (
@@ -91,19 +91,19 @@ class _Part:
         """True in draft 7, which ignores everything next to a `$ref`."""
         self.leads = guard is not None
         """True if a mark can be reached from here."""
-        self.same: list[_Part] = []
-        self.conditional: tuple[_Part, _Part | None, _Part | None] | None = None
-        self.dependent: list[tuple[str, _Part]] = []
-        self.members: dict[str, _Part] = {}
-        self.patterns: list[tuple[str | None, _Part]] = []
+        self.same: list[_Subschema] = []
+        self.conditional: tuple[_Subschema, _Subschema | None, _Subschema | None] | None = None
+        self.dependent: list[tuple[str, _Subschema]] = []
+        self.members: dict[str, _Subschema] = {}
+        self.patterns: list[tuple[str | None, _Subschema]] = []
         """(pattern of names, part); None for an invalid pattern, which then matches every name."""
-        self.additional: list[_Part] = []
-        self.names: list[_Part] = []
-        self.places: list[_Part | None] = []
-        self.each: list[_Part] = []
-        self.rest: list[_Part] = []
+        self.additional: list[_Subschema] = []
+        self.names: list[_Subschema] = []
+        self.places: list[_Subschema | None] = []
+        self.each: list[_Subschema] = []
+        self.rest: list[_Subschema] = []
 
-    def link(self, parts: Mapping[int, _Part], refs: Refs) -> None:
+    def link(self, parts: Mapping[int, _Subschema], refs: SchemaReferences) -> None:
         node = self.node
         for keyword in REFERENCES:
             if isinstance(target := refs.resolve(node, keyword), dict):
@@ -141,7 +141,7 @@ class _Part:
         """Whether this applies to `value`: True, False, or None if types and constants cannot decide it."""
         return _fits(self.node, value, self.alone)
 
-    def below(self) -> Iterator[_Part]:
+    def below(self) -> Iterator[_Subschema]:
         """Every part that can be reached in one step."""
         yield from self.same
         if self.conditional is not None:
@@ -152,7 +152,7 @@ class _Part:
         yield from self.additional + self.names + self.each + self.rest
         yield from (part for part in self.places if part is not None)
 
-    def inside(self, value: Any) -> Iterator[tuple[object, Any, _Part, bool]]:
+    def inside(self, value: Any) -> Iterator[tuple[object, Any, _Subschema, bool]]:
         """(key, value, part, whether the key itself is meant) for the members of `value`."""
         if isinstance(value, dict):
             for key, item in value.items():
@@ -183,20 +183,20 @@ class _Part:
 
 
 @dataclass(slots=True)
-class _Search:
+class _GuardSearch:
     """One search through the arguments of one call."""
 
     found: dict[str, tuple[Any, dict[Guard, None]]] = field(default_factory=dict)
     steps: int = 0
 
-    def run(self, value: Any, root: _Part) -> list[Marked]:
+    def run(self, value: Any, root: _Subschema) -> list[GuardedValue]:
         # (path, value, parts for it, marks of its parent)
-        stack: list[tuple[tuple[object, ...], Any, list[_Part], tuple[Guard, ...]]] = [((), value, [root], ())]
+        stack: list[tuple[tuple[object, ...], Any, list[_Subschema], tuple[Guard, ...]]] = [((), value, [root], ())]
         while stack:
             path, here, parts, inherited = stack.pop()
             judging = self._judging(here, parts)
             guards = tuple(dict.fromkeys([*inherited, *(p.guard for p in judging if p.guard is not None)]))
-            deeper: dict[object, tuple[Any, list[_Part]]] = {}
+            deeper: dict[object, tuple[Any, list[_Subschema]]] = {}
             for part in judging:
                 for key, item, inner, is_name in part.inside(here):
                     self._count()
@@ -213,9 +213,9 @@ class _Search:
             elif guards and here is not None:
                 self._keep(exact_pointer(path), here, guards)
             stack += [((*path, key), item, inners, guards) for key, (item, inners) in deeper.items()]
-        return [Marked(pointer, value, tuple(guards)) for pointer, (value, guards) in self.found.items()]
+        return [GuardedValue(pointer, value, tuple(guards)) for pointer, (value, guards) in self.found.items()]
 
-    def _name(self, path: tuple[object, ...], name: str, part: _Part) -> None:
+    def _name(self, path: tuple[object, ...], name: str, part: _Subschema) -> None:
         guards = tuple(p.guard for p in self._judging(name, [part]) if p.guard is not None)
         if guards:
             self._keep(f"{exact_pointer(path)} (its name)", name, guards)
@@ -223,9 +223,9 @@ class _Search:
     def _keep(self, pointer: str, value: Any, guards: Iterable[Guard]) -> None:
         self.found.setdefault(pointer, (value, {}))[1].update(dict.fromkeys(guards))
 
-    def _judging(self, value: Any, parts: list[_Part]) -> list[_Part]:
+    def _judging(self, value: Any, parts: list[_Subschema]) -> list[_Subschema]:
         """All parts that may apply to this value."""
-        judging: list[_Part] = []
+        judging: list[_Subschema] = []
         seen: set[int] = set()
         stack = [part for part in parts if part.leads and part.fits(value) is not False]
         while stack:

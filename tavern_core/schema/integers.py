@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tavern_core.model.json_leaves import with_leaves
-from tavern_core.schema.tree import SAME_PLACE_LISTS, Refs, nodes_of
+from tavern_core.schema.tree import SAME_PLACE_LISTS, SchemaReferences, nodes_of
 
 Whole = Callable[[Any], Any]
 
@@ -31,7 +31,7 @@ def compile_integers(schema: Mapping[str, Any] | bool) -> Whole | None:
     """
     if not isinstance(schema, dict) or not any("integer" in _types(node) for node in nodes_of(schema)):
         return None
-    refs = Refs(schema)
+    refs = SchemaReferences(schema)
     return lambda arguments: _whole([schema], arguments, refs) if _has_whole_float(arguments) else arguments
 
 
@@ -53,7 +53,7 @@ def _has_whole_float(value: Any) -> bool:
     return False
 
 
-def _whole(schemas: list[Any], value: Any, refs: Refs) -> Any:
+def _whole(schemas: list[Any], value: Any, refs: SchemaReferences) -> Any:
     """`value`, to which all of `schemas` apply."""
     if type(value) is float:
         admitted = {name for node in refs.together(schemas, SAME_PLACE_LISTS) for name in _types(node)}

@@ -18,7 +18,7 @@ from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.patterns import pattern_flaw, written_out
 from tavern_core.schema.problem import SchemaProblem, pointer
 from tavern_core.schema.schema_lint_rules import VALIDATORS, Draft, draft_of, house_flaws
-from tavern_core.schema.tree import Refs, Schema, children, leading_to, nodes_of, normalise_schema, walk
+from tavern_core.schema.tree import Schema, SchemaReferences, children, leading_to, nodes_of, normalise_schema, walk
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _FALSE_ALONE = ("not", "if", "then", "else", "contains", "propertyNames")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedSchema:
     """A checked schema, ready for either engine."""
 
     draft: Draft
@@ -60,7 +60,7 @@ def prepare(
     *,
     closing: Callable[[dict[str, Any], bool], None] | None = None,
     is_foreign: bool = False,
-) -> Prepared:
+) -> PreparedSchema:
     """Check and rewrite a schema.
 
     Args:
@@ -86,7 +86,7 @@ def prepare(
         for node in nodes_of(copy):
             for keyword in _ANNOTATIONS:
                 node.pop(keyword, None)
-    return Prepared(draft, copy, unchecked)
+    return PreparedSchema(draft, copy, unchecked)
 
 
 def untried_patterns(schema: Schema) -> Iterator[tuple[str, str, str]]:
@@ -124,7 +124,7 @@ def _leave_untried_out(schema: dict[str, Any]) -> tuple[str, ...]:
     of_names = [(node, name) for node in nodes for name in _patterns_of_names(node) if pattern_flaw(name)]
     if not of_text and not of_names:
         return ()
-    refs = Refs(schema)
+    refs = SchemaReferences(schema)
     # `unevaluated*` may be removed below, and it is not known here where a dynamic reference leads.
     found = [*of_text, *(node for node, _ in of_names), *(node for node in nodes if not _UNSURE.isdisjoint(node))]
     vague = leading_to(found, nodes, lambda node: _applied(node, refs))
@@ -153,14 +153,14 @@ def _patterns_of_names(node: dict[str, Any]) -> list[str]:
     return list(held) if isinstance(held := node.get("patternProperties"), dict) else []
 
 
-def _applied(node: dict[str, Any], refs: Refs) -> Iterator[dict[str, Any]]:
+def _applied(node: dict[str, Any], refs: SchemaReferences) -> Iterator[dict[str, Any]]:
     """The schemas that judge a value, or a part of it, for `node`."""
     yield from (inner for path, inner in children(node) if path[0] not in ("$defs", "definitions"))
     if isinstance(target := refs.resolve(node), dict):
         yield target
 
 
-def to_explain(prepared: Prepared, value: Any) -> Schema:
+def to_explain(prepared: PreparedSchema, value: Any) -> Schema:
     """The schema for jsonschema's explanation of why `value` does not fit.
 
     Patterns of names are replaced by lists of the names in `value`, because jsonschema uses Python's `re`.

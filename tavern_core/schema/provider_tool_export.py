@@ -22,7 +22,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.gemini import to_gemini
-from tavern_core.schema.tree import Refs, nodes_of, normalise_schema
+from tavern_core.schema.tree import SchemaReferences, nodes_of, normalise_schema
 
 __all__ = ["DIALECTS", "WireNames", "export_tool", "wire_name"]
 
@@ -128,7 +128,7 @@ def _object_at_the_top(schema: Mapping[str, Any]) -> dict[str, Any]:
         public.pop(keyword, None)
     if not any(keyword in public for keyword in _NOT_AT_THE_TOP):
         return {"type": "object", "properties": {}, **public} | {"type": "object"}
-    properties, required = _flattened(public, Refs(public), set())
+    properties, required = _flattened(public, SchemaReferences(public), set())
     kept = {key: value for key, value in public.items() if key not in _NOT_AT_THE_TOP}
     flat = {**kept, "type": "object", "properties": properties}
     if required:
@@ -137,7 +137,7 @@ def _object_at_the_top(schema: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def _flattened(node: Any, refs: Refs, seen: set[int]) -> tuple[dict[str, Any], set[str]]:
+def _flattened(node: Any, refs: SchemaReferences, seen: set[int]) -> tuple[dict[str, Any], set[str]]:
     """Every property of a place, and the names that all alternatives require."""
     if not isinstance(node, dict) or id(node) in seen:
         return {}, set()

@@ -20,7 +20,7 @@ from tavern_core.schema.problem import printable
 from tavern_core.schema.secret_encodings import MASK
 from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
 from tavern_core.schema.secret_scanning import is_prose, redact_text
-from tavern_core.schema.tree import Refs, children, leading_to, nodes_of
+from tavern_core.schema.tree import SchemaReferences, children, leading_to, nodes_of
 
 __all__ = ["MASK", "compile_redactor", "redact_text"]
 
@@ -142,7 +142,7 @@ def _gives_away(key: object) -> bool:
     return isinstance(key, str) and is_secret_name(str.__str__(key))
 
 
-def _collect(value: Any, marks: _Marks | None, found: list[str], depth: int) -> None:
+def _collect(value: Any, marks: _SecretMarks | None, found: list[str], depth: int) -> None:
     if marks is None or depth == 0 or len(found) >= _MAX_NODES:
         return
     if isinstance(value, str):
@@ -159,9 +159,9 @@ def _collect(value: Any, marks: _Marks | None, found: list[str], depth: int) -> 
             _collect(item, _all_secret() if marks.secret else marks.items, found, depth - 1)
 
 
-def _all_secret() -> _Marks:
+def _all_secret() -> _SecretMarks:
     """Below a secret everything is one."""
-    marks = _Marks()
+    marks = _SecretMarks()
     marks.secret = True
     return marks
 
@@ -177,18 +177,18 @@ def for_record(text: str, length: int = 0) -> str:
     return text if text.isascii() else encodable(text)  # every text of a record: most need neither call
 
 
-class _Marks:
+class _SecretMarks:
     """The places of secrets below one place of a schema."""
 
     __slots__ = ("below", "items", "members", "others", "secret")
 
     def __init__(self) -> None:
         self.secret = self.below = False
-        self.members: dict[str, _Marks] = {}
-        self.others: _Marks | None = None
-        self.items: _Marks | None = None
+        self.members: dict[str, _SecretMarks] = {}
+        self.others: _SecretMarks | None = None
+        self.items: _SecretMarks | None = None
 
-    def inner(self) -> Iterator[_Marks]:
+    def inner(self) -> Iterator[_SecretMarks]:
         yield from self.members.values()
         yield from (marks for marks in (self.others, self.items) if marks is not None)
 
@@ -198,19 +198,19 @@ class _Marks:
         return self.below and not is_described
 
 
-def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
+def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _SecretMarks | None:
     """The marks of a schema, or None if it has none, like most schemas."""
     if not isinstance(schema, dict) or not any(is_secret_schema(node) for node in nodes_of(schema)):
         return None
-    refs = Refs(schema)
-    known: dict[frozenset[int], _Marks] = {}
-    waiting: list[tuple[_Marks, list[dict[str, Any]]]] = []
+    refs = SchemaReferences(schema)
+    known: dict[frozenset[int], _SecretMarks] = {}
+    waiting: list[tuple[_SecretMarks, list[dict[str, Any]]]] = []
 
-    def place(parts: list[dict[str, Any]]) -> _Marks:
+    def place(parts: list[dict[str, Any]]) -> _SecretMarks:
         nodes = list(refs.together(parts))
         key = frozenset(map(id, nodes))
         if key not in known:
-            known[key] = _Marks()
+            known[key] = _SecretMarks()
             waiting.append((known[key], nodes))
         return known[key]
 
@@ -222,7 +222,7 @@ def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
         marks.members = {name: place(parts) for name, parts in members.items()}
         marks.others = place(others) if others else None
         marks.items = place(items) if items else None
-    leading = leading_to((marks for marks in known.values() if marks.secret), known.values(), _Marks.inner)
+    leading = leading_to((marks for marks in known.values() if marks.secret), known.values(), _SecretMarks.inner)
     for marks in known.values():
         marks.below = any(id(inner) in leading for inner in marks.inner())
     root.below = False  # answers are recorded by the same marks, and may be arrays
@@ -266,7 +266,7 @@ class _Copy:
         self.known = known
         self.left = _MAX_NODES
 
-    def copy(self, value: Any, marks: _Marks | None, depth: int) -> Any:
+    def copy(self, value: Any, marks: _SecretMarks | None, depth: int) -> Any:
         self.left -= 1
         if marks is not None and marks.secret:
             return _masked(value)
@@ -308,7 +308,7 @@ class _Copy:
                 return f"<integer of {number.bit_length():,} bits>"
         return MASK if self.known and str(number) in self.known else number
 
-    def members(self, value: dict[Any, Any], marks: _Marks | None, depth: int) -> Any:
+    def members(self, value: dict[Any, Any], marks: _SecretMarks | None, depth: int) -> Any:
         if depth == 0:
             return f"… (object of {len(value):,})"
         if marks is not None and marks.hides(dict):
@@ -333,7 +333,7 @@ class _Copy:
                 copied[shown] = self.copy(item, inner, depth - 1)
         return copied
 
-    def items(self, values: list[Any], marks: _Marks | None, depth: int) -> Any:
+    def items(self, values: list[Any], marks: _SecretMarks | None, depth: int) -> Any:
         if depth == 0:
             return f"… (array of {len(values):,})"
         if marks is not None and marks.hides(list):

@@ -14,7 +14,7 @@ from tavern_core.model.parameter_guard_marks import MARK, mark_flaws
 from tavern_core.schema.bounded_json_copying import is_plain, measure
 from tavern_core.schema.patterns import pattern_flaw
 from tavern_core.schema.problem import SchemaProblem, flaw, json_type, printable
-from tavern_core.schema.tree import REFERENCES, Refs, same_place, walk
+from tavern_core.schema.tree import REFERENCES, SchemaReferences, same_place, walk
 
 Draft: TypeAlias = Literal["draft-07", "2019-09", "2020-12"]
 
@@ -145,7 +145,7 @@ def _pattern_flaws(
 
 
 def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dict[str, Any]]]) -> list[SchemaProblem]:
-    refs = Refs(schema)
+    refs = SchemaReferences(schema)
     flaws: list[SchemaProblem] = []
     for path, node in nodes:
         for keyword in REFERENCES:
@@ -181,7 +181,7 @@ def _names(held: object) -> list[str]:
     return list(held) if isinstance(held, dict) else []
 
 
-def _work(root: dict[str, Any], refs: Refs, known: dict[int, int]) -> int:
+def _work(root: dict[str, Any], refs: SchemaReferences, known: dict[int, int]) -> int:
     """How many subschemas apply to the value of `root`; -1 for a cycle. Iterative, because chains may be long."""
     stack: list[tuple[dict[str, Any], bool]] = [(root, False)]
     open_nodes: set[int] = set()

@@ -21,7 +21,7 @@ from pydantic_core import PydanticSerializationError, PydanticUndefined, to_json
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.schema.annotations import NoSchema, Translated, default_in, description_in, translate
+from tavern_core.schema.annotations import AnnotationSchema, NoSchema, default_in, description_in, translate
 from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.deserialization import Convert, converter
 from tavern_core.schema.docstring import docstring_of
@@ -63,7 +63,7 @@ def signature_schema(function: Callable[..., Any], *, inject: Mapping[type, str]
     Raises:
         SchemaInvalid: positional-only parameters, ``*args``, types that have no JSON Schema; names file and line.
     """
-    reader = _Reader(function, inject or {})
+    reader = _SignatureReader(function, inject or {})
     named, extra = reader.parameters()
     injected = {name: kind for name, parameter in named.items() if (kind := reader.injected(parameter))}
     ours = {name: parameter for name, parameter in named.items() if name not in injected}
@@ -93,7 +93,7 @@ def signature_schema(function: Callable[..., Any], *, inject: Mapping[type, str]
     )
 
 
-class _Reader:
+class _SignatureReader:
     """One unwrapped function: its location, and its annotations in that scope."""
 
     def __init__(self, function: Callable[..., Any], inject: Mapping[type, str]) -> None:
@@ -193,7 +193,7 @@ class _Reader:
                 f"the annotation of {name!r} cannot be read: {error}", "correct the annotation"
             ) from error
 
-    def translate(self, hints: Mapping[str, Any]) -> tuple[dict[str, Translated], dict[str, Any]]:
+    def translate(self, hints: Mapping[str, Any]) -> tuple[dict[str, AnnotationSchema], dict[str, Any]]:
         try:
             return translate(hints, "validation")
         except NoSchema as error:
@@ -273,7 +273,7 @@ def _admits_none(hint: Any) -> bool:
     return hint is None or type(None) in get_args(hint) or any(_admits_none(part) for part in get_args(hint)[:1])
 
 
-def _add_default(schema: dict[str, Any], parameter: inspect.Parameter, hint: Any, translated: Translated) -> bool:
+def _add_default(schema: dict[str, Any], parameter: inspect.Parameter, hint: Any, translated: AnnotationSchema) -> bool:
     """Write the default into the schema; False if the parameter has none and is required."""
     default = parameter.default
     if isinstance(default, FieldInfo):

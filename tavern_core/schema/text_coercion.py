@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from tavern_core.errors import SchemaInvalid
-from tavern_core.schema.alternatives_expansion import Root, literals_of, types_of
+from tavern_core.schema.alternatives_expansion import SchemaRoot, literals_of, types_of
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
 from tavern_core.schema.secret_encodings import MASK
@@ -38,7 +38,7 @@ _HINTS: Final = {
 }
 
 
-class Unread(NamedTuple):
+class CoercionFailure(NamedTuple):
     """Why a text has none of the declared types: it is not JSON (`error` says why), or JSON of another type (`value`)."""
 
     error: str
@@ -60,7 +60,7 @@ class TextReader:
 
     __slots__ = ("_fits", "_has_text", "_is_bare", "_root", "_whole", "alternatives", "kinds", "literals", "verbatim")
 
-    def __init__(self, schemas: Iterable[Any], root: Root) -> None:
+    def __init__(self, schemas: Iterable[Any], root: SchemaRoot) -> None:
         self._root = root
         self.alternatives = [leaf for schema in schemas for leaf in root.alternatives(schema)]
         listed = [literals_of(leaf) for leaf in self.alternatives]
@@ -79,7 +79,7 @@ class TextReader:
     def takes_strings(self) -> bool:
         return self._has_text or any(isinstance(value, str) for value in self.literals)
 
-    def read(self, text: str) -> tuple[Any, Unread | None]:
+    def read(self, text: str) -> tuple[Any, CoercionFailure | None]:
         """The value, and why there is none (None: there is one)."""
         if self.verbatim:
             return text, None
@@ -97,12 +97,12 @@ class TextReader:
             try:
                 value = read_json(trimmed)
             except NotJson as error:
-                unread = Unread(error.args[0])
+                unread = CoercionFailure(error.args[0])
             else:
                 if self._is_typed(value) and (not self._has_text or self._is_bare or self._does_fit(value)):
                     return value, None
-                unread = Unread("", value)
-        return (text, None) if self._has_text else (None, unread or Unread(""))
+                unread = CoercionFailure("", value)
+        return (text, None) if self._has_text else (None, unread or CoercionFailure(""))
 
     def _is_typed(self, value: Any) -> bool:
         kind = json_type(value)
@@ -145,7 +145,7 @@ def coerce_text(
     """
     values: dict[str, Any] = {}
     problems: list[SchemaProblem] = []
-    root = Root(schema)
+    root = SchemaRoot(schema)
     for name, text in given.items():
         reader = TextReader(root.properties.get(name) or (True,), root)
         value, unread = reader.read(text)

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import SchemaInvalid
-from tavern_core.schema.alternatives_expansion import Root
+from tavern_core.schema.alternatives_expansion import SchemaRoot
 from tavern_core.schema.defaults import Fill, compile_defaults
 from tavern_core.schema.patterns import PatternInvalid, fits
 from tavern_core.schema.problem import SchemaProblem
 from tavern_core.schema.text_coercion import TextReader
 from tavern_core.schema.validate import Validator
 
-_ANY: Final = TextReader((True,), Root(True))
+_ANY: Final = TextReader((True,), SchemaRoot(True))
 
 
 class TextParameters:
@@ -24,7 +24,7 @@ class TextParameters:
     """
 
     def __init__(self, schema: object) -> None:
-        self._root = Root(schema)
+        self._root = SchemaRoot(schema)
         whole = self._root.schema
         merged = self._root.alternatives({key: value for key, value in whole.items() if key not in ("anyOf", "oneOf")})[
             0

@@ -89,7 +89,7 @@ def nodes_of(schema: Schema) -> list[dict[str, Any]]:
     return found
 
 
-class Refs:
+class SchemaReferences:
     """The targets of the `$ref`s of one schema, never outside of it.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tavern_core.schema.bounded_json_copying import SMALL, is_plain, measured_copy
 from tavern_core.schema.closed import close
-from tavern_core.schema.prepare import Prepared, prepare
+from tavern_core.schema.prepare import PreparedSchema, prepare
 from tavern_core.schema.problem import SchemaProblem, pointer
 
 _MOST_PLACES: Final = 100
@@ -45,7 +45,7 @@ class Validator:
         self.schema = schema
         self.name = name
         self._closing = closing
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedSchema | None = None
         self._is_foreign = is_foreign
         self._engine: Any = None
         self.is_valid: Callable[[Any], bool] = self._first_is_valid

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.schema.bounded_json_copying import count_values
 from tavern_core.schema.patterns import fits, options
-from tavern_core.schema.prepare import Prepared, python_draft, schema_invalid, to_explain
+from tavern_core.schema.prepare import PreparedSchema, python_draft, schema_invalid, to_explain
 from tavern_core.schema.problem import flaw
 from tavern_core.schema.schema_lint_rules import VALIDATORS, Draft
 from tavern_core.schema.tree import REFERENCES
@@ -58,7 +58,7 @@ def _counted(follow: Any) -> Any:
     return reference
 
 
-def engine_of(prepared: Prepared, name: str) -> Any:
+def engine_of(prepared: PreparedSchema, name: str) -> Any:
     """The validator of jsonschema-rs.
 
     Args:
@@ -77,7 +77,7 @@ def engine_of(prepared: Prepared, name: str) -> Any:
         raise schema_invalid([flaw((), f"it cannot be compiled: {reason}", "simplify it")], name) from error
 
 
-def explaining_engine(prepared: Prepared, value: Any) -> Engine:
+def explaining_engine(prepared: PreparedSchema, value: Any) -> Engine:
     """A validator of jsonschema that explains why `value` does not fit."""
     from referencing import Registry
 

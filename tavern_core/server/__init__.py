@@ -31,12 +31,12 @@ def app(tavern: Tavern, *, hosts: Sequence[str] = (), origins: Sequence[str] = (
         UsageError: the extra ``server`` is not installed (USAGE).
     """
     try:
-        from tavern_core.server.api.application import Application
+        from tavern_core.server.api.application import ApiApplication
     except ImportError as error:
         raise UsageError(
             f"the server needs the extra server: {error}", hint="pip install 'tavern-core[server]'"
         ) from error
-    return Application(tavern, tuple(hosts), tuple(origins))
+    return ApiApplication(tavern, tuple(hosts), tuple(origins))
 
 
 async def serve(tavern: Tavern, host: str, port: int, *, insecure: bool = False) -> None:
@@ -56,10 +56,10 @@ async def serve(tavern: Tavern, host: str, port: int, *, insecure: bool = False)
             hint="listen on 127.0.0.1 behind a proxy with TLS, or pass --insecure",
         )
     application = app(tavern, hosts=(host, f"{host}:*") if _is_loopback(host) else ())
-    from tavern_core.server.listening import Limits, listen
+    from tavern_core.server.listening import ClientLimits, listen
 
     config = tavern.config.server
-    limits = Limits(config.client_ms / 1000, config.connections)
+    limits = ClientLimits(config.client_ms / 1000, config.connections)
     await listen(application, host, port, "", limits, application.feed.close)
 
 

@@ -32,7 +32,7 @@ _MOST_FROM_A_WEBSOCKET: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What all clients together and each of them may use."""
 
     client_s: float = 30.0
@@ -40,7 +40,7 @@ class Limits:
     connections: int = 1_000
 
 
-class _Impatient(asyncio.Protocol):
+class _TimedConnection(asyncio.Protocol):
     """A connection whose client must read in time what it is sent."""
 
     seconds: float
@@ -65,7 +65,7 @@ class _Impatient(asyncio.Protocol):
             self._stalled.cancel()
 
 
-class _Http(_Impatient, H11Protocol):
+class _Http(_TimedConnection, H11Protocol):
     """A connection whose requests must arrive in time, too."""
 
     _late: asyncio.TimerHandle
@@ -90,7 +90,7 @@ class _Http(_Impatient, H11Protocol):
         super().connection_lost(exc)
 
 
-class _WebSocket(_Impatient, WSProtocol):
+class _WebSocket(_TimedConnection, WSProtocol):
     """While a client of a WebSocket does not read, it is not read either: else its pings would fill the memory with pongs."""
 
     def pause_writing(self) -> None:
@@ -103,7 +103,7 @@ class _WebSocket(_Impatient, WSProtocol):
             self.transport.resume_reading()
 
 
-class _Server(uvicorn.Server):
+class _HttpServer(uvicorn.Server):
     """A server whose application ends its endless answers first."""
 
     def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def server(application: Any, limits: Limits, on_shutdown: Callable[[], None] = lambda: None) -> uvicorn.Server:
+def server(application: Any, limits: ClientLimits, on_shutdown: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """A server that is not running yet.
 
     Args:
@@ -142,7 +142,7 @@ def server(application: Any, limits: Limits, on_shutdown: Callable[[], None] = l
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    return _Server(config, on_shutdown)
+    return _HttpServer(config, on_shutdown)
 
 
 async def listen(
@@ -150,7 +150,7 @@ async def listen(
     host: str,
     port: int,
     path: str = "",
-    limits: Limits | None = None,
+    limits: ClientLimits | None = None,
     on_shutdown: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until the process is asked to end (SIGINT, SIGTERM). The address is written to stderr.
@@ -167,7 +167,7 @@ async def listen(
         sys.stderr.write(f"serving http://{address}{path}; every client shows a token of `tavern tokens`\n")
         sys.stderr.flush()
         with _closing_on_sigterm():
-            await server(application, limits or Limits(), on_shutdown).serve(sockets=[listener])
+            await server(application, limits or ClientLimits(), on_shutdown).serve(sockets=[listener])
 
 
 @contextmanager

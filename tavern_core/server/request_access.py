@@ -24,7 +24,7 @@ _UNNAMED: Final = frozenset({"caller"})
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AccessRefusal:
     """Why a request is refused before its token is checked."""
 
     status: int
@@ -50,15 +50,15 @@ class RequestAccess:
         self._section = section
         self._tavern = tavern
 
-    def refusal(self, headers: Headers) -> Refusal | None:
+    def refusal(self, headers: Headers) -> AccessRefusal | None:
         """Why a request is refused: its `Host` is not a name of this server, or its `Origin` may not call; None: it is accepted."""
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not _is_among(hosts[0], self._hosts):
             message = "this server is not called that"
-            return Refusal(421, "misdirected_request", message, f"add the name to {self._section}.hosts")
+            return AccessRefusal(421, "misdirected_request", message, f"add the name to {self._section}.hosts")
         if not all(_is_among(origin, self._origins) for origin in origins):
             message = "pages of this origin may not call this server"
-            return Refusal(403, "forbidden_origin", message, f"add the page to {self._section}.origins")
+            return AccessRefusal(403, "forbidden_origin", message, f"add the page to {self._section}.origins")
         return None
 
     async def token(self, text: str) -> Token | None:

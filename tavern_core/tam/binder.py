@@ -14,7 +14,7 @@ from tavern_core.errors import UsageError
 from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.block_binding import BlockBinding
 from tavern_core.tam.bound_call_plan import Plan, read_reference
-from tavern_core.tam.callable_tool_lookup import LONGEST_ID, Catalogue, Schemas
+from tavern_core.tam.callable_tool_lookup import LONGEST_ID, CallableTools, Schemas
 from tavern_core.tam.document import Block, Document
 from tavern_core.tam.field_key_interpretation import commands_of
 from tavern_core.tam.machine import parse
@@ -45,7 +45,7 @@ def bind(
         validate: what judges the arguments of a tool, given its id, in place of its schema alone. It yields what is wrong: a
             message, or (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
     """
-    catalogue = Catalogue(schemas, known, destructive)
+    catalogue = CallableTools(schemas, known, destructive)
     binder = _Binder(catalogue, references, validate or catalogue.problems)
 
     def written(text: str) -> str:
@@ -104,7 +104,7 @@ def _note_near_misses(document: Document, found: dict[str, None]) -> None:
 class _Binder:
     """Binds blocks; the arguments are those of `bind`."""
 
-    def __init__(self, catalogue: Catalogue, references: bool, validate: Validate) -> None:
+    def __init__(self, catalogue: CallableTools, references: bool, validate: Validate) -> None:
         self._catalogue = catalogue
         self._references = references
         self._validate = validate
@@ -147,7 +147,7 @@ class _Binder:
         return [] if is_wrong else calls, problems
 
 
-def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:
+def _bind_common(block: Block, catalogue: CallableTools) -> TamCall | None:
     """The common block: one `command`, declared parameters exactly spelled, once each, that fit. None: use the general path."""
     if block.dialect != "tam1":
         return None

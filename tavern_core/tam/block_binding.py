@@ -15,13 +15,13 @@ from tavern_core.model.text_call import TamCall
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.text_coercion import TextReader
 from tavern_core.tam.bound_call_plan import Reference, read_reference
-from tavern_core.tam.callable_tool_lookup import Catalogue
+from tavern_core.tam.callable_tool_lookup import CallableTools
 from tavern_core.tam.document import Block, Field
-from tavern_core.tam.expected import expected, shown, why_unread
+from tavern_core.tam.expected import display_value, expected, why_unread
 from tavern_core.tam.field_key_interpretation import command_number
-from tavern_core.tam.field_step_assignment import MOST_STEPS_SHOWN, FieldPlacing, Step
+from tavern_core.tam.field_step_assignment import MOST_STEPS_SHOWN, FieldPlacing, StepBinding
 from tavern_core.tam.foreign_literals import ANY_KIND, repair
-from tavern_core.tam.parameter_key_matching import Meaning
+from tavern_core.tam.parameter_key_matching import KeyMeaning
 from tavern_core.tam.wording import WORDS
 
 _MOST_PLACES: Final = 1_000_000
@@ -34,7 +34,7 @@ class BlockBinding(FieldPlacing):
     def __init__(
         self,
         block: Block,
-        tools: Catalogue,
+        tools: CallableTools,
         *,
         references: bool,
         validate: Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]],
@@ -81,7 +81,7 @@ class BlockBinding(FieldPlacing):
         return [given for given in self._block.fields if id(given) not in taken]
 
     def _read_tools(self, commands: list[tuple[int, Field]]) -> None:
-        steps: dict[int, Step] = {}
+        steps: dict[int, StepBinding] = {}
         complete = True
         for number, given in commands:
             if number in steps:
@@ -104,7 +104,7 @@ class BlockBinding(FieldPlacing):
                 self._report_no_tool(name, given, number)
                 complete = False
                 continue
-            steps[number] = Step(number, tool, given)
+            steps[number] = StepBinding(number, tool, given)
         if complete:
             self._steps = steps
 
@@ -119,7 +119,7 @@ class BlockBinding(FieldPlacing):
             return
         near = self._tools.nearest(name)
         hint = suggestion(near, WORDS["did_you_mean"]) or say(WORDS["use_list"])
-        self._report("unknown_tool", say(WORDS["no_tool"], name=shown(name)), hint, at=given, step=number)
+        self._report("unknown_tool", say(WORDS["no_tool"], name=display_value(name)), hint, at=given, step=number)
 
     def _check_tails(self) -> None:
         """Destructive tools do not run with values whose end was guessed."""
@@ -133,7 +133,7 @@ class BlockBinding(FieldPlacing):
                     severity="error",
                 )
 
-    def _call(self, step: Step) -> TamCall:
+    def _call(self, step: StepBinding) -> TamCall:
         arguments: dict[str, Any] = {}
         wrong = len(self.problems)
         for name, given in {**step.shared, **step.own}.items():
@@ -150,7 +150,7 @@ class BlockBinding(FieldPlacing):
                 arguments[name] = value
         for name, given in step.uris.items():
             if not step.tool.parameters.takes(name):
-                self._report_unknown(given, Meaning(name, False), [step])
+                self._report_unknown(given, KeyMeaning(name, False), [step])
             arguments[name] = {"$uri": given.value.strip()}
         missing = step.tool.parameters.missing({**arguments, **step.shared, **step.own})
         for name in missing:
@@ -168,10 +168,10 @@ class BlockBinding(FieldPlacing):
             self._retry if step.retry is None else step.retry,
         )
 
-    def _argument(self, step: Step, name: str, given: Field) -> tuple[bool, Any]:
+    def _argument(self, step: StepBinding, name: str, given: Field) -> tuple[bool, Any]:
         reader = step.tool.parameters.reader(name)
         if reader is None:
-            self._report_unknown(given, Meaning(name, False), [step])
+            self._report_unknown(given, KeyMeaning(name, False), [step])
             return False, None
         hint = step.hints[name][0] if name in step.hints else ""
         text = given.value
@@ -199,7 +199,7 @@ class BlockBinding(FieldPlacing):
             )
         return not wrong, value
 
-    def _check_reference(self, step: Step, reference: Reference, given: Field) -> None:
+    def _check_reference(self, step: StepBinding, reference: Reference, given: Field) -> None:
         if reference.step in self._steps and reference.step < step.number and self._chain:
             return
         earlier = [number for number in sorted(self._steps) if number < step.number and self._chain]
@@ -215,7 +215,7 @@ class BlockBinding(FieldPlacing):
             step=step.number,
         )
 
-    def _report_missing(self, step: Step, name: str) -> None:
+    def _report_missing(self, step: StepBinding, name: str) -> None:
         reader = step.tool.parameters.reader(name)
         key = f"{name}{step.number}" if self._chain else name
         self._report(
@@ -226,7 +226,7 @@ class BlockBinding(FieldPlacing):
             step=step.number,
         )
 
-    def _ask_validator(self, step: Step, arguments: dict[str, Any]) -> None:
+    def _ask_validator(self, step: StepBinding, arguments: dict[str, Any]) -> None:
         open_values = step.uris or any(isinstance(value, Reference) for value in arguments.values())
         if open_values:
             return
@@ -253,7 +253,7 @@ def _read(reader: TextReader, text: str, hint: str) -> tuple[Any, str]:
             return read_json(text.strip()), ""
         except NotJson as error:
             why = repair(text.strip(), ANY_KIND) or error.args[0]
-            return None, say(WORDS["json_expected"], got=shown(text), why=why)
+            return None, say(WORDS["json_expected"], got=display_value(text), why=why)
     if hint == "base64":
         text, wrong = _from_base64(text)
         if wrong or reader.takes_strings:
@@ -267,4 +267,6 @@ def _from_base64(text: str) -> tuple[str, str]:
     try:
         return base64.b64decode("".join(text.split()), validate=True).decode("utf-8", "surrogatepass"), ""
     except (binascii.Error, ValueError) as error:
-        return "", say(WORDS["because"], what=say(WORDS["base64_expected"], got=shown(text)), why=f"{error!s:.100}")
+        return "", say(
+            WORDS["because"], what=say(WORDS["base64_expected"], got=display_value(text)), why=f"{error!s:.100}"
+        )

@@ -13,9 +13,9 @@ import re
 from tavern_core.model.message_translation import say
 from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Block, BlockStart, Comment, Event, Field
-from tavern_core.tam.grammar import END, MARKER, MARKER_REACH, PLAIN, START, Form
+from tavern_core.tam.grammar import END, MARKER, MARKER_REACH, PLAIN, START, ValueForm
 from tavern_core.tam.problems import PROBLEM_CODES, problem_of
-from tavern_core.tam.window import NOWHERE, Window
+from tavern_core.tam.window import NOWHERE, TextWindow
 from tavern_core.tam.wording import WORDS
 
 DEFAULT_MAX_BLOCK = 16 * 1024 * 1024
@@ -30,7 +30,7 @@ _tuple_new = tuple.__new__  # a named tuple's own `__new__` costs three times as
 PROSE, THOUGHT, FENCE, FIELDS, VALUE, NOTE, OWN_TAIL, SEEK = range(8)
 
 
-class OpenBlock(Window):
+class OpenBlock(TextWindow):
     """A window with at most one open block.
 
     Args:
@@ -58,7 +58,7 @@ class OpenBlock(Window):
         self.limit = 0
         self.fields: list[Field] = []
         self.second_dialect = False
-        self.form: Form = PLAIN
+        self.form: ValueForm = PLAIN
         self.value_start = 0
         self._comments: list[Comment] = []
         self._problems: list[TextProblem] = []

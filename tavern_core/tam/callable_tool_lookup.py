@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from tavern_core.model.message_translation import say
 from tavern_core.model.nearest import nearest
 from tavern_core.schema.problem import SchemaProblem
-from tavern_core.tam.field_key_interpretation import Tool, folded
+from tavern_core.tam.field_key_interpretation import BindableTool, folded
 from tavern_core.tam.parameter_key_matching import Parameters
 from tavern_core.tam.wording import WORDS
 
@@ -23,7 +23,7 @@ def pointed(problem: SchemaProblem) -> tuple[str, str]:
     return problem.path, say(WORDS["because"], what=problem.message, why=problem.hint)
 
 
-class Catalogue:
+class CallableTools:
     """The tools that may be called, looked up once per id and text."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Catalogue:
         self._schemas = schemas
         self._known: tuple[str, ...] | None = tuple(known) if known is not None else None
         self._destructive = destructive
-        self._tools: dict[str, Tool | None] = {}
+        self._tools: dict[str, BindableTool | None] = {}
         self._by_fold: dict[str, list[str]] | None = None
 
     @property
@@ -41,7 +41,7 @@ class Catalogue:
             return self._known
         return [name for name in self._schemas if isinstance(name, str)] if isinstance(self._schemas, Mapping) else ()
 
-    def tool(self, name: str) -> Tool | None:
+    def tool(self, name: str) -> BindableTool | None:
         """The tool of `name`: the exact id, else the one known id with the same fold."""
         if name in self._tools:
             return self._tools[name]
@@ -50,10 +50,10 @@ class Catalogue:
             self._tools[name] = tool
         return tool
 
-    def _find(self, name: str) -> Tool | None:
+    def _find(self, name: str) -> BindableTool | None:
         schema = self._schema(name)
         if schema is not None:
-            return Tool(name, Parameters(schema), bool(self._destructive and self._destructive(name)))
+            return BindableTool(name, Parameters(schema), bool(self._destructive and self._destructive(name)))
         if self._by_fold is None:
             self._by_fold = {}
             for known in self.ids:

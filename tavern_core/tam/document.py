@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 from tavern_core.model.text_call import TextProblem
-from tavern_core.tam.grammar import THINKING, Thoughts
+from tavern_core.tam.grammar import THINKING, ThoughtPatterns
 
 Dialect = Literal["tam1", "tam2"]
 
@@ -115,7 +115,7 @@ class BlockStart(NamedTuple):
 Event: TypeAlias = Text | BlockStart | Field | Comment | TextProblem | Block
 
 
-class Cuts:
+class CutSpans:
     """Spans of a text that are only cut out on request, because few callers read the prose.
 
     Args:
@@ -142,7 +142,9 @@ class Document:
 
     __slots__ = ("_prose", "_prose_parts", "blocks", "problems", "thoughts")
 
-    def __init__(self, blocks: Iterable[Block] = (), prose: Iterable[str] = (), thoughts: Thoughts = THINKING) -> None:
+    def __init__(
+        self, blocks: Iterable[Block] = (), prose: Iterable[str] = (), thoughts: ThoughtPatterns = THINKING
+    ) -> None:
         self.blocks: tuple[Block, ...] = tuple(blocks)
         self.problems: tuple[TextProblem, ...] = tuple(problem for block in self.blocks for problem in block.problems)
         self._prose_parts: Iterable[str] = prose

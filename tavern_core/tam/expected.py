@@ -9,7 +9,7 @@ from tavern_core.model.message_translation import EITHER, joined, say
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.safe_printing import listed, shortened
 from tavern_core.schema.alternatives_expansion import literals_of, types_of
-from tavern_core.schema.text_coercion import TextReader, Unread
+from tavern_core.schema.text_coercion import CoercionFailure, TextReader
 from tavern_core.tam.foreign_literals import repair
 from tavern_core.tam.wording import WORDS
 
@@ -18,7 +18,7 @@ _MAX_VALUES: Final = 20
 _TYPES: Final = ("null", "boolean", "integer", "number", "object", "array", "string")
 
 
-def shown(value: Any) -> str:
+def display_value(value: Any) -> str:
     """A value for a message, shortened."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = shortened(text, _SHOWN)
@@ -33,9 +33,9 @@ def expected(reader: TextReader) -> str:
 def _expected(leaf: Any) -> str:
     literals = literals_of(leaf)
     if literals is not None and len(literals) == 1:
-        return shown(literals[0])
+        return display_value(literals[0])
     if literals is not None:
-        return say(WORDS["one_of"], values=listed(literals, _MAX_VALUES, shown))
+        return say(WORDS["one_of"], values=listed(literals, _MAX_VALUES, display_value))
     names = [name for name in _TYPES if name in types_of(leaf)]
     items = leaf.get("items") if names == ["array"] else None
     if isinstance(items, dict) and isinstance(items.get("type"), str):
@@ -43,7 +43,7 @@ def _expected(leaf: Any) -> str:
     return joined(EITHER, names) or say(WORDS["nothing"])
 
 
-def why_unread(reader: TextReader, text: str, unread: Unread) -> str:
+def why_unread(reader: TextReader, text: str, unread: CoercionFailure) -> str:
     """What is wrong with a text, and what to write instead."""
     trimmed = text.strip()
     got: Any = text
@@ -57,5 +57,5 @@ def why_unread(reader: TextReader, text: str, unread: Unread) -> str:
         why = say(WORDS["not_quoted"])
     else:
         why, got = "", unread.value
-    wrong = say(WORDS["expected"], expected=expected(reader), got=shown(got))
+    wrong = say(WORDS["expected"], expected=expected(reader), got=display_value(got))
     return say(WORDS["because"], what=wrong, why=why) if why else wrong

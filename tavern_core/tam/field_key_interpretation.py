@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tavern_core.model.nearest import fold
 from tavern_core.tam.document import Block
-from tavern_core.tam.parameter_key_matching import Meaning, Parameters
+from tavern_core.tam.parameter_key_matching import KeyMeaning, Parameters
 
 SHARED: Final = None
 _SEPARATORS: Final = "_- .\t\u3000\xa0"
@@ -31,7 +31,7 @@ _MODIFIER: Final = re.compile(
 folded = lru_cache(maxsize=8192)(fold)
 
 
-class Tool(NamedTuple):
+class BindableTool(NamedTuple):
     """A tool of the catalogue, prepared for binding."""
 
     id: str
@@ -80,15 +80,15 @@ def commands_of(block: Block) -> list[str]:
     return [field.value.strip() for field in block.fields if command_number(field.key) is not None]
 
 
-class Place(NamedTuple):
+class FieldTarget(NamedTuple):
     """Where a field belongs. `step` None: every step that accepts it. `problem`: why it belongs nowhere."""
 
     step: int | None
-    meaning: Meaning
+    meaning: KeyMeaning
     problem: str = ""
 
 
-def place_in_chain(key: str, steps: Mapping[int, Tool], kinds: Iterable[Parameters]) -> Place:
+def place_in_chain(key: str, steps: Mapping[int, BindableTool], kinds: Iterable[Parameters]) -> FieldTarget:
     """Which step and parameter of a chain `key` means.
 
     Args:
@@ -104,31 +104,31 @@ def place_in_chain(key: str, steps: Mapping[int, Tool], kinds: Iterable[Paramete
         whole = [split for split in splits if split[0] == len(digits)]
         if not (whole and run and key[run - 1] in _SEPARATORS):
             names = tuple(f"{place.meaning.name} of step {place.step}" for _, place in splits)
-            return Place(SHARED, Meaning(key, False, names), "ambiguous_key")
+            return FieldTarget(SHARED, KeyMeaning(key, False, names), "ambiguous_key")
         splits = whole
     if splits:
         return splits[0][1]
     meanings = [parameters.meaning(key) for parameters in kinds]
     if any(meaning.declared for meaning in meanings):
-        return Place(SHARED, Meaning(key, True))
+        return FieldTarget(SHARED, KeyMeaning(key, True))
     if ambiguous := next((meaning for meaning in meanings if meaning.ambiguous), None):
-        return Place(SHARED, ambiguous, "ambiguous_key")
+        return FieldTarget(SHARED, ambiguous, "ambiguous_key")
     if not digits:
-        return Place(SHARED, Meaning(key, False))
+        return FieldTarget(SHARED, KeyMeaning(key, False))
     number = int(digits)
     rest = key[:run]
     name = rest[:-1] if rest[-1:] and rest[-1] in _SEPARATORS else rest
     if number not in steps or not name:
-        return Place(number, Meaning(key, False), "orphan_parameter")
+        return FieldTarget(number, KeyMeaning(key, False), "orphan_parameter")
     meaning = steps[number].parameters.meaning(rest)
     if meaning.ambiguous:
-        return Place(number, meaning, "ambiguous_key")
-    return Place(number, Meaning(name, False))
+        return FieldTarget(number, meaning, "ambiguous_key")
+    return FieldTarget(number, KeyMeaning(name, False))
 
 
-def _declared_splits(key: str, digits: str, steps: Mapping[int, Tool]) -> list[tuple[int, Place]]:
+def _declared_splits(key: str, digits: str, steps: Mapping[int, BindableTool]) -> list[tuple[int, FieldTarget]]:
     """The ways to split a step number off the end of `key` that leave a declared parameter of that step."""
-    found: list[tuple[int, Place]] = []
+    found: list[tuple[int, FieldTarget]] = []
     for size in range(1, len(digits) + 1):
         number = int(digits[-size:])
         if number not in steps:
@@ -137,6 +137,6 @@ def _declared_splits(key: str, digits: str, steps: Mapping[int, Tool]) -> list[t
         for spelled in (rest[:-1], rest) if rest[-1:] in _SEPARATORS else (rest,):
             meaning = steps[number].parameters.meaning(spelled)
             if meaning.declared:
-                found.append((size, Place(number, meaning)))
+                found.append((size, FieldTarget(number, meaning)))
                 break
     return found

@@ -12,11 +12,18 @@ from tavern_core.model.message_translation import joined, say
 from tavern_core.model.nearest import nearest, suggestion
 from tavern_core.model.safe_printing import listed
 from tavern_core.model.text_call import OnError, TextProblem
-from tavern_core.tam.callable_tool_lookup import Catalogue
+from tavern_core.tam.callable_tool_lookup import CallableTools
 from tavern_core.tam.document import Block, Field
-from tavern_core.tam.expected import shown
-from tavern_core.tam.field_key_interpretation import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier
-from tavern_core.tam.parameter_key_matching import Meaning, Parameters
+from tavern_core.tam.expected import display_value
+from tavern_core.tam.field_key_interpretation import (
+    SHARED,
+    BindableTool,
+    FieldTarget,
+    Modifier,
+    place_in_chain,
+    read_modifier,
+)
+from tavern_core.tam.parameter_key_matching import KeyMeaning, Parameters
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 
@@ -30,11 +37,11 @@ _HINTS: Final = ("json", "base64", "text")
 
 
 @dataclass(slots=True)
-class Step:
+class StepBinding:
     """One step during binding."""
 
     number: int
-    tool: Tool
+    tool: BindableTool
     command: Field
     own: dict[str, Field] = field(default_factory=dict)
     shared: dict[str, Field] = field(default_factory=dict)
@@ -47,12 +54,12 @@ class Step:
 class FieldPlacing:
     """The steps of one block and their fields; `problems` holds the problems."""
 
-    def __init__(self, block: Block, tools: Catalogue) -> None:
+    def __init__(self, block: Block, tools: CallableTools) -> None:
         self._block = block
         self._tools = tools
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, StepBinding] = {}
         self._chain = False
-        self._chain_tools: dict[int, Tool] = {}
+        self._chain_tools: dict[int, BindableTool] = {}
         self._kinds: list[Parameters] = []
         self._on_error: OnError = "stop"
         self._retry = 0
@@ -87,7 +94,7 @@ class FieldPlacing:
     def _named(self, number: int) -> str:
         return say(WORDS["the_step"], number=number) if self._chain else say(WORDS["the_block"])
 
-    def _place(self, key: str) -> Place:
+    def _place(self, key: str) -> FieldTarget:
         if self._chain:
             if not self._chain_tools:
                 self._chain_tools = {number: step.tool for number, step in self._steps.items()}
@@ -97,7 +104,7 @@ class FieldPlacing:
             return place_in_chain(key, self._chain_tools, self._kinds)
         (step,) = self._steps.values()
         meaning = step.tool.parameters.meaning(key)
-        return Place(step.number, meaning, "ambiguous_key" if meaning.ambiguous else "")
+        return FieldTarget(step.number, meaning, "ambiguous_key" if meaning.ambiguous else "")
 
     def _place_fields(self, rest: list[Field]) -> list[tuple[Modifier, Field]]:
         modifiers: list[tuple[Modifier, Field]] = []
@@ -115,7 +122,7 @@ class FieldPlacing:
         """Whether further problems of this kind need not be found."""
         return self._seen.get(code, 0) >= MOST_ERRORS
 
-    def _report_place(self, place: Place, given: Field) -> None:
+    def _report_place(self, place: FieldTarget, given: Field) -> None:
         if self._is_full(place.problem):
             return
         if place.problem == "orphan_parameter":
@@ -130,7 +137,7 @@ class FieldPlacing:
         names = joined(WORDS["both"], map(repr, place.meaning.ambiguous))
         self._report("ambiguous_key", say(WORDS["could_mean"], key=given.key, names=names), at=given)
 
-    def _give(self, place: Place, given: Field) -> None:
+    def _give(self, place: FieldTarget, given: Field) -> None:
         """Pass a field to its step, or to every step that accepts it."""
         if place.step is not SHARED:
             step = self._steps[place.step]
@@ -140,11 +147,11 @@ class FieldPlacing:
         chosen = [(step, meaning) for step, meaning in takers if meaning.declared]
         chosen = chosen or [(step, meaning) for step, meaning in takers if step.tool.parameters.takes(given.key)]
         if not chosen:
-            self._report_unknown(given, Meaning(given.key, False), list(self._steps.values()))
+            self._report_unknown(given, KeyMeaning(given.key, False), list(self._steps.values()))
         for step, meaning in chosen:
             self._put(step.shared, meaning.name, given, step)
 
-    def _put(self, fields: dict[str, Field], name: str, given: Field, step: Step) -> None:
+    def _put(self, fields: dict[str, Field], name: str, given: Field, step: StepBinding) -> None:
         if name in fields:
             if (name, id(given)) not in self._given:
                 self._given.add((name, id(given)))
@@ -158,7 +165,7 @@ class FieldPlacing:
             return
         fields[name] = given
 
-    def _report_unknown(self, given: Field, meaning: Meaning, steps: list[Step]) -> None:
+    def _report_unknown(self, given: Field, meaning: KeyMeaning, steps: list[StepBinding]) -> None:
         if self._is_full("invalid_arguments"):
             return
         names = [name for step in steps for name in step.tool.parameters.names]
@@ -202,7 +209,7 @@ class FieldPlacing:
         if not value or len(value) > _LONGEST_REQUEST_ID or not value.isprintable():
             self._report(
                 "invalid_modifier",
-                say(WORDS["bad_request_id"], most=_LONGEST_REQUEST_ID, got=shown(value)),
+                say(WORDS["bad_request_id"], most=_LONGEST_REQUEST_ID, got=display_value(value)),
                 at=given,
             )
         elif self._once(("request_id",), given):
@@ -211,7 +218,7 @@ class FieldPlacing:
     def _apply_to_step(self, modifier: Modifier, given: Field) -> None:
         number = int(modifier.number) if modifier.number else None
         if number is not None and number not in self._steps:
-            self._report_place(Place(number, Meaning(given.key, False), "orphan_parameter"), given)
+            self._report_place(FieldTarget(number, KeyMeaning(given.key, False), "orphan_parameter"), given)
             return
         if not self._once((modifier.kind, number), given):
             return
@@ -219,7 +226,9 @@ class FieldPlacing:
         if modifier.kind == "on_error":
             answer = value.lower()
             if answer not in ("stop", "continue"):
-                self._report("invalid_modifier", say(WORDS["bad_on_error"], key=given.key, got=shown(value)), at=given)
+                self._report(
+                    "invalid_modifier", say(WORDS["bad_on_error"], key=given.key, got=display_value(value)), at=given
+                )
                 return
             policy: OnError = "continue" if answer == "continue" else "stop"
             if number is None:
@@ -230,7 +239,7 @@ class FieldPlacing:
         if not (value.isascii() and value.isdecimal() and len(value) < 6 and int(value) <= MOST_RETRIES):
             self._report(
                 "invalid_modifier",
-                say(WORDS["bad_retry"], key=given.key, most=MOST_RETRIES, got=shown(value)),
+                say(WORDS["bad_retry"], key=given.key, most=MOST_RETRIES, got=display_value(value)),
                 at=given,
             )
         elif number is None:
@@ -243,11 +252,11 @@ class FieldPlacing:
             (step,) = self._steps.values()
             meaning = step.tool.parameters.meaning(key)
             if meaning.ambiguous:
-                self._report_place(Place(SHARED, meaning, "ambiguous_key"), given)
+                self._report_place(FieldTarget(SHARED, meaning, "ambiguous_key"), given)
             else:
                 self._put(step.own, meaning.name, given, step)
             return
-        self._give(Place(SHARED, Meaning(key, False)), given._replace(key=key))
+        self._give(FieldTarget(SHARED, KeyMeaning(key, False)), given._replace(key=key))
 
     def _apply_to_parameter(self, modifier: Modifier, given: Field) -> None:
         place = self._place(modifier.of)
@@ -257,7 +266,9 @@ class FieldPlacing:
         steps = list(self._steps.values()) if place.step is SHARED else [self._steps[place.step]]
         hint = given.value.strip().lower()
         if modifier.kind == "type_hint" and hint not in _HINTS:
-            self._report("invalid_modifier", say(WORDS["bad_hint"], key=given.key, got=shown(given.value)), at=given)
+            self._report(
+                "invalid_modifier", say(WORDS["bad_hint"], key=given.key, got=display_value(given.value)), at=given
+            )
             return
         used = False
         for step in steps:

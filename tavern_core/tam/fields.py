@@ -21,7 +21,7 @@ from tavern_core.tam.grammar import (
     TAIL,
 )
 from tavern_core.tam.text_between_fields import BetweenFields
-from tavern_core.tam.value_end_detection import Ending, Undecided, value_end
+from tavern_core.tam.value_end_detection import Undecided, ValueEnd, value_end
 from tavern_core.tam.window import NOWHERE
 from tavern_core.tam.wording import WORDS
 
@@ -145,7 +145,7 @@ class FieldReader(BetweenFields):
             if done is not None:
                 return done
         ending = value_end(self, self.form, self.value_start)
-        if not isinstance(ending, Ending):
+        if not isinstance(ending, ValueEnd):
             if ending is Undecided.PAST:
                 self.restore()
                 return True

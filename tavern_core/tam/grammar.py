@@ -48,7 +48,7 @@ _GAP = BLANK + "{0,16}+"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ValueForm:
     """One way to write a value: its delimiters and which openers count as a field inside it.
 
     Args:
@@ -66,10 +66,10 @@ class Form:
     second_dialect: bool = False
 
 
-PLAIN: Final = Form("plain", HEAD, TAIL, "", (HEAD, ESCAPE_HEAD))
-ESCAPE: Final = Form("escape", ESCAPE_HEAD, ESCAPE_TAIL, "", ())
-ARROWS: Final = Form("arrows", ARROW_HEAD, ARROW_TAIL, ANGLE_TAIL, (ARROW_HEAD,), True)
-ANGLES: Final = Form("angles", ANGLE_HEAD, ANGLE_TAIL, ARROW_TAIL, (ARROW_HEAD, ANGLE_HEAD), True)
+PLAIN: Final = ValueForm("plain", HEAD, TAIL, "", (HEAD, ESCAPE_HEAD))
+ESCAPE: Final = ValueForm("escape", ESCAPE_HEAD, ESCAPE_TAIL, "", ())
+ARROWS: Final = ValueForm("arrows", ARROW_HEAD, ARROW_TAIL, ANGLE_TAIL, (ARROW_HEAD,), True)
+ANGLES: Final = ValueForm("angles", ANGLE_HEAD, ANGLE_TAIL, ARROW_TAIL, (ARROW_HEAD, ANGLE_HEAD), True)
 HEADS_IN: Final = {"plain": re.compile("「始"), "arrows": re.compile("»»»"), "angles": re.compile("»»»|>>>")}
 """The first characters of an opener that counts inside a value, per form."""
 FORMS: Final = {form.head: form for form in (PLAIN, ESCAPE, ARROWS, ANGLES)}
@@ -122,7 +122,7 @@ BROKEN_MARKER: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_END}")
 _TAG_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
-class Thoughts(NamedTuple):
+class ThoughtPatterns(NamedTuple):
     """The patterns for the tags of thoughts, for one set of names."""
 
     may_open: re.Pattern[str]
@@ -136,7 +136,7 @@ class Thoughts(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def thoughts(more: tuple[str, ...] = ()) -> Thoughts:
+def thoughts(more: tuple[str, ...] = ()) -> ThoughtPatterns:
     """The tags `<think>`, `<thinking>` and those of further names.
 
     Raises:
@@ -152,7 +152,7 @@ def thoughts(more: tuple[str, ...] = ()) -> Thoughts:
     broken = "|".join(
         _beginnings([f"<{_GAP}", *(f"(?i:{re.escape(sign)})" for sign in name), _ATTRIBUTES, ">"]) for name in names
     )
-    return Thoughts(
+    return ThoughtPatterns(
         re.compile(rf"<{_GAP}(?:\||(?i:{begun}))"),
         re.compile(rf"({_marker(_START)})|<{_GAP}((?i:{'|'.join(names)})){_ATTRIBUTES}(?<!/)>"),
         re.compile(f"{_BROKEN_START}|{broken}"),
@@ -164,7 +164,7 @@ THINKING: Final = thoughts()
 """The default tags of thoughts."""
 
 
-def named_thoughts(names: Iterable[str]) -> Thoughts:
+def named_thoughts(names: Iterable[str]) -> ThoughtPatterns:
     """`thoughts` for the argument of a caller; raises as it does."""
     if isinstance(names, str):
         raise UsageError(
@@ -218,7 +218,7 @@ _BROKEN_DELIMITERS: Final = frozenset(
 _BEFORE_OPENER = frozenset(":： \t\u3000\xa0\r\n")
 
 
-class Head(NamedTuple):
+class FieldHead(NamedTuple):
     """The key before an opener. Offsets into the searched text."""
 
     key: str
@@ -228,7 +228,7 @@ class Head(NamedTuple):
     line_start: bool
 
 
-def head_before(text: str, opener: int, lowest: int) -> Head | None:
+def head_before(text: str, opener: int, lowest: int) -> FieldHead | None:
     """The key and colon directly before `text[opener:]`, or None.
 
     Args:
@@ -249,10 +249,10 @@ def head_before(text: str, opener: int, lowest: int) -> Head | None:
     if len(key) > MAX_KEY:
         return None
     end = opener - found.start(2)
-    return Head(key, end - len(key), end, found[1] == "：", bool(found[3]))
+    return FieldHead(key, end - len(key), end, found[1] == "：", bool(found[3]))
 
 
-def form_at(text: str, at: int, end: int) -> Form | None:
+def form_at(text: str, at: int, end: int) -> ValueForm | None:
     """The form whose opener is at `at`; None if there is none (or not yet)."""
     for head, form in FORMS.items():
         if text.startswith(head, at, end):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tavern_core.tam.block_parsing import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, OWN_TAIL, PROSE, SEEK, THOUGHT, VALUE
-from tavern_core.tam.document import Cuts, Document, Event, Text
+from tavern_core.tam.document import CutSpans, Document, Event, Text
 from tavern_core.tam.fields import FieldReader
 from tavern_core.tam.grammar import (
     BROKEN_FENCE,
@@ -27,7 +27,7 @@ from tavern_core.tam.grammar import (
     OPEN_FENCE,
     START,
     THINKING,
-    Thoughts,
+    ThoughtPatterns,
     named_thoughts,
 )
 
@@ -53,7 +53,7 @@ class Machine(FieldReader):
         max_block: int = DEFAULT_MAX_BLOCK,
         stream: bool = False,
         ignore_fenced: bool = False,
-        thoughts: Thoughts = THINKING,
+        thoughts: ThoughtPatterns = THINKING,
     ) -> None:
         super().__init__(max_block=max_block, stream=stream)
         self.prose: list[str] = []
@@ -285,4 +285,4 @@ def parse(
     machine.run()
     if not machine.blocks:
         return Document((), (text,), hidden)
-    return Document(machine.blocks, Cuts(text, machine.spans), hidden)
+    return Document(machine.blocks, CutSpans(text, machine.spans), hidden)

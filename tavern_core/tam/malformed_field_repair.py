@@ -14,7 +14,7 @@ from tavern_core.model.message_translation import say
 from tavern_core.model.nearest import fold
 from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Block, Field
-from tavern_core.tam.field_key_interpretation import Tool, command_number
+from tavern_core.tam.field_key_interpretation import BindableTool, command_number
 from tavern_core.tam.grammar import HEAD, KEY_CHAR, TAIL
 from tavern_core.tam.near_misses import COMMAND_NAMES, CallReader, is_enclosed
 from tavern_core.tam.problems import problem_of
@@ -59,7 +59,7 @@ class Undelimited(NamedTuple):
     column: int
 
 
-def undelimited(block: Block, tool: Callable[[str], Tool | None]) -> list[Undelimited]:
+def undelimited(block: Block, tool: Callable[[str], BindableTool | None]) -> list[Undelimited]:
     """The lines of a block that are fields except for their delimiters; only those with a known key."""
     if not any(problem.code in ("stray_text", "malformed_field") for problem in block.problems):
         return []
@@ -89,7 +89,7 @@ def _is_command(key: str) -> bool:
     return command_number(key) is not None
 
 
-def _declared(key: str, tools: list[Tool]) -> str:
+def _declared(key: str, tools: list[BindableTool]) -> str:
     """The parameter that a key means to one of the tools, with the number of its step; empty: none."""
     name = key.rstrip("0123456789")
     for tool in tools:
@@ -138,7 +138,7 @@ def corrected(
     problems: list[TextProblem],
     lines: list[Undelimited],
     reader: CallReader,
-    tool: Callable[[str], Tool | None],
+    tool: Callable[[str], BindableTool | None],
 ) -> list[TextProblem]:
     """The problems of a block with the repairs that its near misses suggest; `lines` is from `undelimited`."""
     found = [
@@ -183,7 +183,7 @@ def _with_colon(block: Block, problem: TextProblem) -> str:
     return say(WORDS["write_this"], field=f"{match[1].strip()}:{match[2].strip()}") if match is not None else ""
 
 
-def command_hint(block: Block, reader: CallReader, tool: Callable[[str], Tool | None]) -> str:
+def command_hint(block: Block, reader: CallReader, tool: Callable[[str], BindableTool | None]) -> str:
     """How to name the tool if a field has another name for `command`, or if the block holds a call in another notation."""
     other: Field | None = next((field for field in block.fields if fold(field.key) in _OTHER_NAMES), None)
     if other is not None:

@@ -21,7 +21,7 @@ from tavern_core.errors import UsageError
 from tavern_core.model.message_translation import say
 from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.document import Document
-from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, Thoughts
+from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, ThoughtPatterns
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 from tavern_core.tam.writer import render
@@ -76,7 +76,7 @@ _VALUES: Final = ("arguments", "parameters", "input", "args", "params", "action_
 _BRACKETS: Final = {"「": "」", "[": "]", '"': '"', "'": "'", "`": "`", "“": "”", "<": ">", "(": ")"}
 
 
-class Reading(NamedTuple):
+class NearMiss(NamedTuple):
     """A near miss of a call."""
 
     tool: str
@@ -97,17 +97,17 @@ class CallReader:
         self._known = known
         self._write = write
 
-    def of_body(self, body: str) -> Reading:
+    def of_body(self, body: str) -> NearMiss:
         """The call that the text between two markers means."""
         for pairs in (None, dict(_pairs(body, keep_lists=True)), dict(_pairs(body, keep_lists=False))):
             text = f"{START}\n{body.strip()}\n{END}" if pairs is None else _block(pairs)
             if block := self._write(text):
-                return Reading(self._known(_command_in(block)), block)
+                return NearMiss(self._known(_command_in(block)), block)
         if isinstance(value := _json_in(body), Mapping | list) and (reading := self._of_value(value)).tool:
             return reading
-        return Reading(self._known(_command_in(body)), "")
+        return NearMiss(self._known(_command_in(body)), "")
 
-    def of_tag(self, match: re.Match[str], text: str, depth: int = 2) -> tuple[int, Reading]:
+    def of_tag(self, match: re.Match[str], text: str, depth: int = 2) -> tuple[int, NearMiss]:
         tag, begin = match["tag"], match.end() - match.start()
         end = text.lower().find(f"</{tag.lower()}", begin)
         body = text[begin : end if end >= 0 else len(text)]
@@ -120,26 +120,26 @@ class CallReader:
             return stop, self.of_tag(inner, body[inner.start() :], depth - 1)[1]
         return stop, self._of_value(_json_in(body))
 
-    def of_json(self, match: re.Match[str], text: str) -> tuple[int, Reading]:
+    def of_json(self, match: re.Match[str], text: str) -> tuple[int, NearMiss]:
         begin = match.end() - match.start() - 1
         try:
             value, end = json.JSONDecoder().raw_decode(text[begin:])
         except (ValueError, RecursionError):
-            return 0, Reading("", "")
+            return 0, NearMiss("", "")
         return begin + end, self._of_value(value)
 
-    def of_action(self, match: re.Match[str], text: str) -> tuple[int, Reading]:
+    def of_action(self, match: re.Match[str], text: str) -> tuple[int, NearMiss]:
         end = match.end() - match.start()
         given = _ACTION_INPUT.match(text, end)
         value = _json_in(text[given.end() :]) if given else None
         return end, self._call(match["tool"], value if isinstance(value, Mapping) else {})
 
-    def _of_value(self, value: Any, depth: int = 4) -> Reading:
+    def _of_value(self, value: Any, depth: int = 4) -> NearMiss:
         """The call that a JSON value contains, in one of the usual forms."""
         if isinstance(value, list) and value and depth:
             return self._of_value(value[0], depth - 1)
         if not isinstance(value, Mapping) or not depth:
-            return Reading("", "")
+            return NearMiss("", "")
         for key in ("tool_calls", "tool_call", "function_call", "function"):
             if isinstance(value.get(key), list | dict):
                 return self._of_value(value[key], depth - 1)
@@ -154,10 +154,10 @@ class CallReader:
             else {k: v for k, v in value.items() if k not in (*COMMAND_NAMES, *_VALUES)},
         )
 
-    def _call(self, name: str, arguments: Mapping[str, Any]) -> Reading:
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> NearMiss:
         tool = self._known(name.strip()) if name else ""
         if not tool:
-            return Reading("", "")
+            return NearMiss("", "")
         try:
             typed = render(TamCall(1, 1, tool, arguments))
         except UsageError:
@@ -166,14 +166,14 @@ class CallReader:
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for key, value in arguments.items()
         }
-        return Reading(tool, self._write(typed) or self._write(_block({"command": tool, **fields})))
+        return NearMiss(tool, self._write(typed) or self._write(_block({"command": tool, **fields})))
 
 
-class _Miss(NamedTuple):
+class _FoundMiss(NamedTuple):
     at: int
     end: int
     what: str
-    reading: Reading
+    reading: NearMiss
 
 
 def has_signs(prose: str) -> bool:
@@ -186,8 +186,8 @@ def near_misses(document: Document, reader: CallReader) -> list[TextProblem]:
     prose = document.prose
     if not has_signs(prose):
         return []
-    found = _Search(prose, reader, document.thoughts).found()
-    places = _Places(document)
+    found = _NearMissSearch(prose, reader, document.thoughts).found()
+    places = _ProsePositions(document)
     problems = []
     damaged = next((block.line for block in document.blocks if not block.ok), None)
     for miss in found:
@@ -199,14 +199,14 @@ def near_misses(document: Document, reader: CallReader) -> list[TextProblem]:
     return problems
 
 
-def _problem(miss: _Miss, line: int, column: int) -> TextProblem:
+def _problem(miss: _FoundMiss, line: int, column: int) -> TextProblem:
     tool, block = miss.reading
     hint = say(WORDS["write_call"], block=block or _block({"command": tool or "tool id", "parameter": "value"}))
     message = say(WORDS["nearly_of" if tool else "nearly"], tool=tool, what=miss.what)
     return problem_of("looks_like_call", message, hint, place=(line, column))
 
 
-class _Places:
+class _ProsePositions:
     """From offsets of the prose to lines and columns of the text, whose blocks are not in the prose."""
 
     def __init__(self, document: Document) -> None:
@@ -225,8 +225,8 @@ class _Places:
         return self._line + lines, at - self._prose.rfind("\n", 0, at)
 
 
-class _Search:
-    def __init__(self, prose: str, reader: CallReader, tags: Thoughts) -> None:
+class _NearMissSearch:
+    def __init__(self, prose: str, reader: CallReader, tags: ThoughtPatterns) -> None:
         self._prose = prose
         self._plain = prose.translate(_PLAIN)
         self._reader = reader
@@ -235,7 +235,7 @@ class _Search:
         self._code = _Spans([*thoughts, *(m.span() for m in quoted if _CODE.match(m[0].lstrip()))])
         self._quoted = _Spans([*thoughts, *(m.span() for m in quoted)])
 
-    def found(self) -> list[_Miss]:
+    def found(self) -> list[_FoundMiss]:
         markers = [m for m in _MARKER.finditer(self._plain) if m.start() not in self._quoted]
         misses = [*self._marked(markers)]
         taken = _Spans([(miss.at, miss.end) for miss in misses])
@@ -245,7 +245,7 @@ class _Search:
         misses += self._foreign(_Spans([(miss.at, miss.end) for miss in misses]))
         return sorted(misses)[:MOST]
 
-    def _marked(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
+    def _marked(self, markers: list[re.Match[str]]) -> Iterator[_FoundMiss]:
         """Misspelt start markers."""
         for number, marker in enumerate(markers[: 2 * MOST]):
             if marker["start"] is None:
@@ -258,11 +258,11 @@ class _Search:
             if not closed:
                 body = body[: _last_field(body)]
             end = after.end() if closed and after is not None else marker.end() + len(body)
-            yield _Miss(
+            yield _FoundMiss(
                 marker.start(), end, say(WORDS["start_misspelt"], marker=_shown(marker[0])), self._reader.of_body(body)
             )
 
-    def _bare_fields(self, markers: list[re.Match[str]], taken: _Spans) -> Iterator[_Miss]:
+    def _bare_fields(self, markers: list[re.Match[str]], taken: _Spans) -> Iterator[_FoundMiss]:
         """Fields without a start marker."""
         upto, count = -1, 0
         for field in _FIELD.finditer(self._plain):
@@ -279,16 +279,16 @@ class _Search:
             if not (_command_in(body) or closed or len(_FIELD.findall(body)) > 1):
                 continue  # one field is an example of a field
             upto = after.end() if closed and after is not None else at + max(len(body), 1)
-            yield _Miss(at, upto, say(WORDS["no_start"]), self._reader.of_body(body))
+            yield _FoundMiss(at, upto, say(WORDS["no_start"]), self._reader.of_body(body))
 
-    def _lone_ends(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
+    def _lone_ends(self, markers: list[re.Match[str]]) -> Iterator[_FoundMiss]:
         for marker in markers[:MOST]:
             if marker["end"] is not None:
-                yield _Miss(
-                    marker.start(), marker.end(), say(WORDS["never_began"], marker=_shown(marker[0])), Reading("", "")
+                yield _FoundMiss(
+                    marker.start(), marker.end(), say(WORDS["never_began"], marker=_shown(marker[0])), NearMiss("", "")
                 )
 
-    def _foreign(self, taken: _Spans) -> Iterator[_Miss]:
+    def _foreign(self, taken: _Spans) -> Iterator[_FoundMiss]:
         """Calls in another notation; only those that name a known tool."""
         looked = 0
         upto = -1
@@ -307,7 +307,7 @@ class _Search:
             end, reading = getattr(self._reader, f"of_{kind}")(match, text)
             if reading.tool:
                 upto = at + end
-                yield _Miss(at, upto, say(WORDS[f"as_{kind}"]), reading)
+                yield _FoundMiss(at, upto, say(WORDS[f"as_{kind}"]), reading)
 
 
 class _Spans:
@@ -329,7 +329,7 @@ class _Spans:
         return number >= 0 and at < self._ends[number]
 
 
-def _thoughts(text: str, tags: Thoughts) -> Iterator[tuple[int, int]]:
+def _thoughts(text: str, tags: ThoughtPatterns) -> Iterator[tuple[int, int]]:
     """Thoughts as `machine` reads them: one ends with the tag of its own name, and nesting counts."""
     at = 0
     while (opening := tags.opening.search(text, at)) is not None:

@@ -13,7 +13,7 @@ from tavern_core.tam.wording import WORDS
 _MOST_SHOWN: Final = 12
 
 
-class Meaning(NamedTuple):
+class KeyMeaning(NamedTuple):
     """What a key means to a tool: a declared parameter, several (`ambiguous`), or neither."""
 
     name: str
@@ -26,10 +26,10 @@ class Parameters(TextParameters):
 
     def __init__(self, schema: object) -> None:
         super().__init__(schema)
-        self._meanings: dict[str, Meaning] = {name: Meaning(name, True) for name in self._declared}
+        self._meanings: dict[str, KeyMeaning] = {name: KeyMeaning(name, True) for name in self._declared}
         self._folds: dict[str, list[str]] | None = None
 
-    def meaning(self, key: str) -> Meaning:
+    def meaning(self, key: str) -> KeyMeaning:
         """Which parameter `key` means: the exact spelling, else the one declared name with the same fold."""
         known = self._meanings.get(key)
         if known is None:
@@ -38,7 +38,7 @@ class Parameters(TextParameters):
                 self._meanings[key] = known
         return known
 
-    def _folded_meaning(self, key: str) -> Meaning:
+    def _folded_meaning(self, key: str) -> KeyMeaning:
         if self._folds is None:
             self._folds = {}
             for name in self._declared:
@@ -46,8 +46,8 @@ class Parameters(TextParameters):
         folded = fold(key)
         names = self._folds.get(folded, []) if folded else []
         if len(names) == 1:
-            return Meaning(names[0], True)
-        return Meaning(key, False, tuple(names))
+            return KeyMeaning(names[0], True)
+        return KeyMeaning(key, False, tuple(names))
 
     def described(self) -> str:
         """The declared parameters with their types, for a hint."""

@@ -26,8 +26,8 @@ from tavern_core.tam.grammar import (
     STRAY,
     TAIL,
     TOKEN,
-    Form,
-    Head,
+    FieldHead,
+    ValueForm,
     form_at,
     head_before,
     is_broken_opener,
@@ -83,7 +83,7 @@ class BetweenFields(OpenBlock):
         self._stray = None
         self._tolerant_to = NOWHERE
 
-    def _open(self, form: Form, key: str, key_start: int, line: int, value_start: int) -> None:
+    def _open(self, form: ValueForm, key: str, key_start: int, line: int, value_start: int) -> None:
         """A value begins."""
         self.state = VALUE
         self.form = form
@@ -187,7 +187,7 @@ class BetweenFields(OpenBlock):
         self._scan = behind
         return None
 
-    def _open_field(self, form: Form, at: int, head: Head | None) -> None:
+    def _open_field(self, form: ValueForm, at: int, head: FieldHead | None) -> None:
         line = self.count_lines(head.start if head else at)
         if head is None:
             self._report_malformed(at)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from tavern_core.tam.grammar import ESCAPE_TAIL, ESCAPE_TOKEN, LINE_END, MARKER, MARKER_REACH, Form, head_before
-from tavern_core.tam.window import NOWHERE, Window
+from tavern_core.tam.grammar import ESCAPE_TAIL, ESCAPE_TOKEN, LINE_END, MARKER, MARKER_REACH, ValueForm, head_before
+from tavern_core.tam.window import NOWHERE, TextWindow
 
 
 class Undecided(Enum):
@@ -27,7 +27,7 @@ class Undecided(Enum):
     PAST = "text that was skipped"
 
 
-class Ending(NamedTuple):
+class ValueEnd(NamedTuple):
     """Where a value ends.
 
     Args:
@@ -45,7 +45,7 @@ class Ending(NamedTuple):
     mixed: bool = False
 
 
-def value_end(window: Window, form: Form, start: int) -> Ending | Undecided:
+def value_end(window: TextWindow, form: ValueForm, start: int) -> ValueEnd | Undecided:
     """Where the value that begins at `start` ends."""
     if form.tail == ESCAPE_TAIL:
         return _escaped_end(window, start)
@@ -54,13 +54,13 @@ def value_end(window: Window, form: Form, start: int) -> Ending | Undecided:
     first = window.next_tail(form.tail, start)
     head = window.next_line_head(form, start)
     if head != NOWHERE and not NOWHERE < first < head:
-        return Ending(head, start, "unterminated_value")
+        return ValueEnd(head, start, "unterminated_value")
     if first == NOWHERE:
-        return Ending(window.end, start, "unterminated_value") if window.last else Undecided.TAIL
+        return ValueEnd(window.end, start, "unterminated_value") if window.last else Undecided.TAIL
     return _from_first_tail(window, form, start, first)
 
 
-def _from_first_tail(window: Window, form: Form, start: int, first: int) -> Ending | Undecided:
+def _from_first_tail(window: TextWindow, form: ValueForm, start: int, first: int) -> ValueEnd | Undecided:
     size = len(form.tail)
     if not window.is_rejected(first):
         found = window.is_boundary(first + size)
@@ -81,10 +81,10 @@ def _from_first_tail(window: Window, form: Form, start: int, first: int) -> Endi
         return _checked(window, form, start, last)
     line_end = LINE_END.search(window.text, first, limit)
     code = "ambiguous_value" if window.text.find(form.head[:2], start, first) >= 0 else ""
-    return Ending(first, first + size, code, line_end.start() if line_end else limit)
+    return ValueEnd(first, first + size, code, line_end.start() if line_end else limit)
 
 
-def _checked(window: Window, form: Form, start: int, tail: int) -> Ending | Undecided:
+def _checked(window: TextWindow, form: ValueForm, start: int, tail: int) -> ValueEnd | Undecided:
     """The value ends at `tail`, unless that tail belongs to a block quoted in the value, or a delimiter is doubled: then the end is not certain."""
     text, code = window.between(start, tail), ""
     if _has_doubled(text, form):
@@ -93,17 +93,17 @@ def _checked(window: Window, form: Form, start: int, tail: int) -> Ending | Unde
         quoted = next((m for m in MARKER.finditer(text) if m[1]), None)
         if quoted and text.count(form.head, quoted.start()) > text.count(form.tail, quoted.start()):
             code = "ambiguous_value"
-    return Ending(tail, tail + len(form.tail), code)
+    return ValueEnd(tail, tail + len(form.tail), code)
 
 
-def _has_doubled(text: str, form: Form) -> bool:
+def _has_doubled(text: str, form: ValueForm) -> bool:
     """Whether a value begins with a head, or ends with a tail, that has no partner in it: it was not meant as content."""
     if text.startswith(form.head):
         return text.count(form.head) > text.count(form.tail)
     return text.endswith(form.tail) and text.count(form.tail) > text.count(form.head)
 
 
-def _second_dialect_end(window: Window, form: Form, start: int) -> Ending | Undecided:
+def _second_dialect_end(window: TextWindow, form: ValueForm, start: int) -> ValueEnd | Undecided:
     first, head = window.next_tail(form.tail, start), window.next_line_head(form, start)
     end, begin = window.next_marker("end", start), window.next_marker("start", start)
     # An end marker and then a start marker: the block is over, its tail forgotten. In the reverse order, a block is quoted.
@@ -120,13 +120,13 @@ def _second_dialect_end(window: Window, form: Form, start: int) -> Ending | Unde
     before = min((place for place in (stop, end) if place != NOWHERE), default=window.end)
     other = window.last_tail(form.other_tail, start - 1, before)
     if other != NOWHERE:
-        return Ending(other, other + len(form.other_tail), mixed=True)
+        return ValueEnd(other, other + len(form.other_tail), mixed=True)
     if end != NOWHERE and end == before and not NOWHERE < begin < end:
-        return Ending(end, end, "missing_value_end")
-    return Ending(before, start, "unterminated_value")
+        return ValueEnd(end, end, "missing_value_end")
+    return ValueEnd(before, start, "unterminated_value")
 
 
-def _escaped_end(window: Window, start: int) -> Ending | Undecided:
+def _escaped_end(window: TextWindow, start: int) -> ValueEnd | Undecided:
     """The first 「末ESCAPE」, not counting those of quoted blocks."""
     at, depth, quoted = window.escape_state(start)
     while True:
@@ -143,10 +143,10 @@ def _escaped_end(window: Window, start: int) -> Ending | Undecided:
                 quoted = bool(marker[1])
         elif found[0] == ESCAPE_TAIL:
             if not depth:
-                return Ending(at, found.end())
+                return ValueEnd(at, found.end())
             depth -= 1
         elif quoted and head_before(window.text, at, 0):
             depth += 1
         at = found.end()
     window.remember_escape(start, at, depth, quoted)
-    return Ending(window.end, start, "unterminated_value") if window.last else Undecided.TAIL
+    return ValueEnd(window.end, start, "unterminated_value") if window.last else Undecided.TAIL

@@ -27,7 +27,7 @@ from tavern_core.tam.grammar import (
     MARKER_REACH,
     NOTES,
     REACH,
-    Form,
+    ValueForm,
     form_at,
     head_before,
     is_broken_opener,
@@ -38,7 +38,7 @@ NOWHERE: Final = -(1 << 60)
 _TRIM_AT = REACH
 
 
-class _Ahead:
+class _NextHit:
     """The next hit at or after any place in [low, at]; with `at` NOWHERE: no hit begins in [low, high)."""
 
     __slots__ = ("at", "high", "low")
@@ -54,7 +54,7 @@ class _Ahead:
             self.at += by
 
 
-class Window:
+class TextWindow:
     """Text, its offset in the whole, and cached facts about it."""
 
     # More attributes than a dictionary that instances share may have (30): without slots each access costs more.
@@ -72,7 +72,7 @@ class Window:
         """No more text will come after `end`."""
         self.kept: list[str] = []
         self.done: list[str] = []
-        self._ahead: dict[str, _Ahead] = {}
+        self._ahead: dict[str, _NextHit] = {}
         self._rejected = NOWHERE
         self._escape = (NOWHERE, 0, 0, False)
         self._last_tail: tuple[str, int, int, int] = ("", NOWHERE, NOWHERE, NOWHERE)
@@ -196,7 +196,7 @@ class Window:
         """The next hit of `search` at or after `at`. `search(from)` returns (hit or NOWHERE, searched up to)."""
         fact = self._ahead.get(name)
         if fact is None:
-            fact = self._ahead[name] = _Ahead()
+            fact = self._ahead[name] = _NextHit()
             fact.low = fact.high = at
         if fact.low <= at:
             if fact.at >= at:
@@ -218,7 +218,7 @@ class Window:
 
         return self._next(tail, at, search)
 
-    def next_line_head(self, form: Form, at: int) -> int:
+    def next_line_head(self, form: ValueForm, at: int) -> int:
         """Where the next opener at or after `at` is, that belongs to a field at the start of a line."""
 
         def search(begin: int) -> tuple[int, int]:
@@ -233,7 +233,7 @@ class Window:
 
         return self._next(form.name, at, search)
 
-    def _is_line_head(self, form: Form, at: int) -> bool:
+    def _is_line_head(self, form: ValueForm, at: int) -> bool:
         opened = form_at(self.text, at, self.end)
         if opened is None or opened.head not in form.heads:
             return False

@@ -25,7 +25,7 @@ from tavern_core.model.text_call import TamCall
 from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import json_type
 from tavern_core.tam.bound_call_plan import Reference, read_reference
-from tavern_core.tam.callable_tool_lookup import Catalogue, Schemas
+from tavern_core.tam.callable_tool_lookup import CallableTools, Schemas
 from tavern_core.tam.field_key_interpretation import command_number, read_modifier
 from tavern_core.tam.grammar import (
     ARROW_HEAD,
@@ -43,7 +43,7 @@ from tavern_core.tam.grammar import (
 _KEY: Final = re.compile(rf"{KEY_CHAR}(?:(?:{KEY_CHAR}|[ \t])*{KEY_CHAR})?")
 
 
-class Call(Protocol):
+class WritableCall(Protocol):
     """Anything that can be written: a `TamCall`, or anything with a tool id and arguments."""
 
     @property
@@ -53,7 +53,7 @@ class Call(Protocol):
     def arguments(self) -> Any: ...
 
 
-def render(calls: Call | Iterable[Call], schemas: Schemas | None = None) -> str:
+def render(calls: WritableCall | Iterable[WritableCall], schemas: Schemas | None = None) -> str:
     """Write calls as blocks; `bind(parse(render(calls)), …)` returns the same tools and arguments.
 
     Args:
@@ -64,8 +64,10 @@ def render(calls: Call | Iterable[Call], schemas: Schemas | None = None) -> str:
         UsageError: an argument is not a JSON value, its name cannot be a key, or a modifier has the name of a parameter.
     """
     several: list[Any] = list(calls) if isinstance(calls, Iterable) else [calls]
-    catalogue = Catalogue(schemas if schemas is not None else {}, None, None)
-    return "\n\n".join(_Writer(group, catalogue).block() for group in _groups([_as_call(call) for call in several]))
+    catalogue = CallableTools(schemas if schemas is not None else {}, None, None)
+    return "\n\n".join(
+        _BlockWriter(group, catalogue).block() for group in _groups([_as_call(call) for call in several])
+    )
 
 
 def _as_call(call: Any) -> TamCall:
@@ -99,10 +101,10 @@ def _groups(calls: list[TamCall]) -> Iterator[list[TamCall]]:
         yield group
 
 
-class _Writer:
+class _BlockWriter:
     """Writes one block."""
 
-    def __init__(self, calls: list[TamCall], catalogue: Catalogue) -> None:
+    def __init__(self, calls: list[TamCall], catalogue: CallableTools) -> None:
         self._calls = calls
         self._catalogue = catalogue
         self._chain = len(calls) > 1 or calls[0].index != 1

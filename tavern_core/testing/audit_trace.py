@@ -36,24 +36,26 @@ class Tracing:
     def __init__(self, name: str, folder: Path, project: Path, file: Path, scratch: Iterable[Path] = ()) -> None:
         from tavern_core.isolation.placement import keep_in_process
         from tavern_core.kernel.calls.running_call import current
-        from tavern_core.review.audit.attribution import Stack
-        from tavern_core.review.audit.guard import Guard
-        from tavern_core.review.audit.observed_use import Use
-        from tavern_core.review.audit.path_names import Spelling
+        from tavern_core.review.audit.attribution import StackAttribution
+        from tavern_core.review.audit.guard import AuditGuard
+        from tavern_core.review.audit.observed_use import ObservedUse
+        from tavern_core.review.audit.path_names import PathNames
 
         def workspace() -> str | None:
             frame = current.get()
             return frame[2].workspace_dir if frame is not None and frame[2] is not None else None
 
-        def on_use(use: Use) -> None:
+        def on_use(use: ObservedUse) -> None:
             self._write({"use": use.to_json()})
 
         self._out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._changed: set[str] = set()
         self._tests = [str(project)]
-        self._stack = Stack(str(folder), self._tests)
+        self._stack = StackAttribution(str(folder), self._tests)
         scratches = [*map(str, scratch), *map(str, Path(gettempdir()).glob("pytest-of-*"))]
-        self._guard = Guard(self._stack, Spelling(str(folder), str(project), scratches), on_use, workspace=workspace)
+        self._guard = AuditGuard(
+            self._stack, PathNames(str(folder), str(project), scratches), on_use, workspace=workspace
+        )
         keep_in_process(name)
 
     def start(self) -> None:
@@ -102,9 +104,9 @@ class TracingSummary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from tavern_core.review.plugin_check import check_plugin
         from tavern_core.review.trace_findings import verdict
-        from tavern_core.review.trace_record import Traced, read_record
+        from tavern_core.review.trace_record import TraceResult, read_record
 
-        findings, block = verdict(check_plugin(self._folder), Traced(**read_record(self._file)))
+        findings, block = verdict(check_plugin(self._folder), TraceResult(**read_record(self._file)))
         self._file.unlink()
         terminalreporter.section("what the plugin used")
         for finding in findings:

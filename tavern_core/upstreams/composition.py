@@ -16,15 +16,15 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.tool_homes import Sandboxes
 from tavern_core.model.tool import ENDPOINT_KINDS, ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.upstreams.listing_cache import Catalogue
-    from tavern_core.upstreams.review import Quarantine
-    from tavern_core.upstreams.upstream_plugin_candidates import Entry
+    from tavern_core.upstreams.listing_cache import ListingCache
+    from tavern_core.upstreams.quarantine import UpstreamQuarantine
+    from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
     from tavern_core.upstreams.upstreams import Upstreams
 
 OWNER: Final = "core-upstreams"
@@ -33,31 +33,31 @@ CACHE: Final = Path("cache", "upstreams")
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamParts:
+class ConfiguredUpstreams:
     """What is known of the upstreams before any plugin is."""
 
     base: Foundation
     grants: GrantStore
-    entries: Mapping[str, Entry]
-    catalogue: Catalogue | None = None
+    entries: Mapping[str, UpstreamEntry]
+    catalogue: ListingCache | None = None
     """None: there are no entries."""
-    quarantine: Quarantine | None = None
+    quarantine: UpstreamQuarantine | None = None
     """None: there are no entries."""
 
     @classmethod
-    def read(cls, base: Foundation, grants: GrantStore) -> UpstreamParts:
+    def read(cls, base: Foundation, grants: GrantStore) -> ConfiguredUpstreams:
         """Those of the configuration; nothing is asked of them."""
         if not base.config.upstreams:
             return cls(base, grants, {})
-        from tavern_core.upstreams.listing_cache import Catalogue
-        from tavern_core.upstreams.review import Quarantine
+        from tavern_core.upstreams.listing_cache import ListingCache
+        from tavern_core.upstreams.quarantine import UpstreamQuarantine
         from tavern_core.upstreams.upstream_plugin_candidates import read_entries
 
-        catalogue = Catalogue(base.home / CACHE)
-        quarantine = Quarantine(grants, catalogue)
+        catalogue = ListingCache(base.home / CACHE)
+        quarantine = UpstreamQuarantine(grants, catalogue)
         return cls(base, grants, read_entries(base.loaded, catalogue, quarantine.quarantined), catalogue, quarantine)
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[PluginCandidate]:
         """The upstreams as plugins."""
         return [entry.candidate() for entry in self.entries.values()]
 
@@ -72,22 +72,22 @@ class UpstreamParts:
     def _connected(
         self, inventories: Inventories, reach: EffectiveScopes, sandboxes: Sandboxes
     ) -> tuple[Upstreams, Executor]:
-        from tavern_core.upstreams.connections import Connections
+        from tavern_core.upstreams.connections import UpstreamConnections
         from tavern_core.upstreams.document_reads import DocumentReads
         from tavern_core.upstreams.executor import UpstreamExecutor
-        from tavern_core.upstreams.facilities import Granted
-        from tavern_core.upstreams.listing_cache import Catalogue
-        from tavern_core.upstreams.listing_refresh import Listings
-        from tavern_core.upstreams.review import Quarantine
+        from tavern_core.upstreams.facilities import UpstreamGrants
+        from tavern_core.upstreams.listing_cache import ListingCache
+        from tavern_core.upstreams.listing_refresh import ListingRefresh
+        from tavern_core.upstreams.quarantine import UpstreamQuarantine
         from tavern_core.upstreams.upstreams import Upstreams
 
         specs = inventories.specs
-        granted = Granted(specs, reach, sandboxes)
-        catalogue = self.catalogue or Catalogue(self.base.home / CACHE)
-        quarantine = self.quarantine or Quarantine(self.grants, catalogue)
-        connections = Connections(self.entries, granted)
+        granted = UpstreamGrants(specs, reach, sandboxes)
+        catalogue = self.catalogue or ListingCache(self.base.home / CACHE)
+        quarantine = self.quarantine or UpstreamQuarantine(self.grants, catalogue)
+        connections = UpstreamConnections(self.entries, granted)
         reads = DocumentReads(
-            granted, inventories, Listings(self.entries, catalogue, specs.lifecycle, connections, quarantine)
+            granted, inventories, ListingRefresh(self.entries, catalogue, specs.lifecycle, connections, quarantine)
         )
         upstreams = Upstreams(self.entries, catalogue, specs.lifecycle, quarantine, connections, reads)
         return upstreams, UpstreamExecutor(self.entries, connections, quarantine, self.base.tool_threads)

@@ -74,7 +74,7 @@ _AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp
 
 
 @dataclass(frozen=True, slots=True)
-class NewEntry:
+class NewUpstreamEntry:
     """An entry to be written, and what the operator must know about it."""
 
     name: str
@@ -82,7 +82,7 @@ class NewEntry:
     notes: tuple[str, ...] = ()
 
 
-def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
+def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewUpstreamEntry:
     """The entry for an address (``https://…``), a command, or an installed package where the kind is one of packages.
 
     Args:
@@ -107,7 +107,9 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewEntry:
         if UpstreamConfig.model_construct(command=tuple(words)).needs_full_trust:
             entry["trusted"] = True
     notes = ["it runs outside of the sandbox, with your rights"] if entry.get("trusted") else []
-    return _checked(NewEntry(_name(name) if name else _name_of(words, kind), entry, (*_open_secrets(entry), *notes)))
+    return _checked(
+        NewUpstreamEntry(_name(name) if name else _name_of(words, kind), entry, (*_open_secrets(entry), *notes))
+    )
 
 
 def read_servers(file: Path) -> str:
@@ -161,7 +163,7 @@ def _servers_of(text: str, file: str) -> list[tuple[str, Any, str]]:
 
 def entries_of_json(
     text: str, file: str, known: Mapping[str, Any] | None = None
-) -> tuple[list[NewEntry], dict[str, str]]:
+) -> tuple[list[NewUpstreamEntry], dict[str, str]]:
     """The entries for a file of another MCP host; and of its servers that cannot be one, name → why.
 
     Args:
@@ -172,7 +174,7 @@ def entries_of_json(
         ConfigInvalid: it is no such file, or no server in it can be an entry (CONFIG_INVALID).
     """
     servers = _servers_of(text, file)
-    found: dict[str, NewEntry] = {}
+    found: dict[str, NewUpstreamEntry] = {}
     left_out: dict[str, str] = {}
     taken = dict(known or {})
     for name, server, folder in sorted(servers, key=lambda item: not _is_name(item[0])):  # the others get what is free
@@ -193,7 +195,7 @@ def entries_of_json(
     return list(found.values()), left_out
 
 
-def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
+def write_entries(file: Path, entries: Sequence[NewUpstreamEntry]) -> None:
     """Write entries into tavern.yaml; its comments stay. The file is made when there is none.
 
     Raises:
@@ -203,7 +205,7 @@ def write_entries(file: Path, entries: Sequence[NewEntry]) -> None:
     set_members(file, "upstreams", {new.name: new.entry for new in entries})
 
 
-def check_names(file: Path, entries: Sequence[NewEntry]) -> None:
+def check_names(file: Path, entries: Sequence[NewUpstreamEntry]) -> None:
     """Return when no entry has the name of an upstream in tavern.yaml. Raises ConfigInvalid: one has (CONFIG_INVALID)."""
     known = written_entries(file)
     for new in entries:
@@ -224,7 +226,7 @@ def written_entries(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> NewEntry:
+def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> NewUpstreamEntry:
     if not isinstance(server, Mapping):
         raise ConfigInvalid("it is not an object")
     notes: list[str] = []
@@ -256,7 +258,7 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> 
         notes.append("it runs outside of the sandbox, with your rights")
     if server.get("disabled") is True:
         notes.append("it is switched off there; nothing uses it here either until you grant it")
-    return NewEntry(own, entry, tuple(notes))
+    return NewUpstreamEntry(own, entry, tuple(notes))
 
 
 def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -352,7 +354,7 @@ def _may_be_secret(name: str, text: str) -> bool:
     )
 
 
-def _checked(new: NewEntry) -> NewEntry:
+def _checked(new: NewUpstreamEntry) -> NewUpstreamEntry:
     try:
         UpstreamConfig.model_validate(new.entry)
     except ValidationError as error:

@@ -25,10 +25,10 @@ from tavern_core.errors import (
     UsageError,
 )
 from tavern_core.kernel.access.tool_access import own_keys
-from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
-from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.record import Record, Standing
-from tavern_core.kernel.settings.result_redaction import redact_result, strike
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, wait_bounded
+from tavern_core.kernel.plugins.candidate import PluginCandidate
+from tavern_core.kernel.plugins.plugin_record import PluginCondition, PluginRecord
+from tavern_core.kernel.settings.result_redaction import redact_result, redact_values
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
@@ -36,10 +36,10 @@ from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import with_type
 from tavern_core.model.upstream import origin_entry
 from tavern_core.schema.secret_encodings import secret_redactor
-from tavern_core.upstreams.facilities import Granted, UpstreamFacility
+from tavern_core.upstreams.facilities import UpstreamFacility, UpstreamGrants
 from tavern_core.upstreams.loop_task import LoopTask
-from tavern_core.upstreams.session import Session, State
-from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEndpoint, UpstreamSystem
+from tavern_core.upstreams.session import ConnectionState, UpstreamSession
+from tavern_core.upstreams.upstream_plugin_candidates import ToolEndpoint, UpstreamEntry, UpstreamSystem
 
 T = TypeVar("T")
 MAX_SESSIONS: Final = 64
@@ -51,10 +51,10 @@ _METHODS: Final = ("list_tools", "invoke", "check", "close")
 """Those of `contract.adapters.Connection`."""
 
 
-class Connections:
+class UpstreamConnections:
     """Opens connections when they are used and closes them with the host. Safe for threads and event loops."""
 
-    def __init__(self, entries: Mapping[str, Entry], granted: Granted) -> None:
+    def __init__(self, entries: Mapping[str, UpstreamEntry], granted: UpstreamGrants) -> None:
         self.secrets: defaultdict[str, KnownSecrets] = defaultdict(KnownSecrets)
         """Upstream → what is behind the references of its entry."""
         self._entries: dict[str, UpstreamSystem] = dict(entries)
@@ -62,18 +62,18 @@ class Connections:
         self._lifecycle = granted.specs.lifecycle
         self._base = granted.specs.base
         self._granted = granted
-        self._sessions: dict[str, dict[str, Session]] = {}
+        self._sessions: dict[str, dict[str, UpstreamSession]] = {}
         self._in_process: dict[str, dict[str, tuple[Adapter, Connection]]] = {}
         """Upstream → credential → an adapter that runs in this process, and the connection that it opened."""
         self._fitting: dict[str, Adapter] = {}
         """Upstream → the adapter of its kind, where that takes its target."""
-        self._judged: dict[str, tuple[Record, Standing, Candidate]] = {}
+        self._judged: dict[str, tuple[PluginRecord, PluginCondition, PluginCandidate]] = {}
         """Upstream → what was known of its plugin when it was found to be granted what it needs."""
         self._are_closed = False
         """The host closes: no further connection is opened."""
         self._base.signals.rights.subscribe(self._close_revoked)
 
-    def session(self, entry: UpstreamSystem, context: CallContext | None = None) -> Session:
+    def session(self, entry: UpstreamSystem, context: CallContext | None = None) -> UpstreamSession:
         """The session of a caller: that of the credentials that hold for it.
 
         Raises:
@@ -91,7 +91,7 @@ class Connections:
                 return await self._opened(entry, credential, await self.adapter(entry))
 
             is_listed = not isinstance(entry, ToolEndpoint)
-            opened = Session(entry.name, connect, entry.config.close_after_ms / 1000, is_listed=is_listed)
+            opened = UpstreamSession(entry.name, connect, entry.config.close_after_ms / 1000, is_listed=is_listed)
             session = sessions.setdefault(credential, opened)
         return session
 
@@ -139,7 +139,7 @@ class Connections:
         if closed:
             asyncio.run_coroutine_threadsafe(_closed(closed), self._base.portal.loop())
 
-    def state(self, entry: UpstreamSystem) -> State:
+    def state(self, entry: UpstreamSystem) -> ConnectionState:
         """That of the connection for calls of the host itself."""
         return "open" if "" in self._in_process.get(entry.name, ()) else self.session(entry).state
 
@@ -190,7 +190,7 @@ class Connections:
         async def timed(connection: Connection) -> T:
             began = time.monotonic()
             try:
-                answer = await bounded(work(connection), seconds)
+                answer = await wait_bounded(work(connection), seconds)
                 self.session(entry).note_answer(began)  # also where no session is used
                 return answer
             except TimeLimit:
@@ -220,7 +220,7 @@ class Connections:
             error.args = (error.message,)
             error.__notes__ = [mask(note) for note in getattr(error, "__notes__", ())]
             error.details = {
-                key: strike(value, secrets) if isinstance(value, str | dict | list) else value
+                key: redact_values(value, secrets) if isinstance(value, str | dict | list) else value
                 for key, value in error.details.items()
             }
             raise
@@ -341,7 +341,7 @@ class Connections:
     def _need(self, entry: UpstreamSystem) -> None:
         """Raises PolicyDenied: the upstream is disabled, or was not granted what it needs (POLICY_DENIED)."""
         record = self._lifecycle.records.get(entry.plugin)
-        now = None if record is None else (record, record.standing, record.candidate)
+        now = None if record is None else (record, record.condition, record.candidate)
         if now is not None and self._judged.get(entry.name) == now:
             return
         if record is not None and not record.usable and record.state != "pending_consent":
@@ -441,7 +441,7 @@ async def _without_error(connection: Connection) -> None:
         await connection.close()
 
 
-async def _closed(sessions: list[Session]) -> None:
+async def _closed(sessions: list[UpstreamSession]) -> None:
     await asyncio.gather(*(session.close() for session in sessions))
 
 
@@ -449,4 +449,4 @@ def without_secrets(answer: Any, secrets: frozenset[str]) -> Any:
     """What came from an upstream, without these secrets."""
     if isinstance(answer, ToolResult):
         return redact_result(answer, secrets)
-    return strike(answer, secrets) if isinstance(answer, str | dict | list) else answer
+    return redact_values(answer, secrets) if isinstance(answer, str | dict | list) else answer

@@ -22,11 +22,11 @@ from tavern_core.model.call import CallContext, check_caller, shortfall
 from tavern_core.model.event import UPSTREAM_READ
 from tavern_core.model.naming_rules import split_id
 from tavern_core.schema.redact import for_record
-from tavern_core.upstreams.facilities import Granted
-from tavern_core.upstreams.listing_refresh import Listings
-from tavern_core.upstreams.upstream_plugin_candidates import Entry
+from tavern_core.upstreams.facilities import UpstreamGrants
+from tavern_core.upstreams.listing_refresh import ListingRefresh
+from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 
-Kind = Literal["resource", "prompt"]
+DocumentKind = Literal["resource", "prompt"]
 _LONGEST_NAME: Final = 2_000
 _ABOUT: Final = ("principal", "requestId", "taskId", "traceId", "userId", "profile")
 """Of the caller, in the log."""
@@ -36,9 +36,9 @@ _ABOUT: Final = ("principal", "requestId", "taskId", "traceId", "userId", "profi
 class DocumentReads:
     """The rules for reads, and their record."""
 
-    granted: Granted
+    granted: UpstreamGrants
     inventories: Inventories
-    listings: Listings
+    listings: ListingRefresh
 
     @property
     def specs(self) -> ToolSpecs:
@@ -46,8 +46,8 @@ class DocumentReads:
 
     async def read(
         self,
-        entry: Entry,
-        kind: Kind,
+        entry: UpstreamEntry,
+        kind: DocumentKind,
         name: str,
         context: CallContext | None,
         ask: Callable[[], Awaitable[Mapping[str, Any]]],
@@ -85,12 +85,12 @@ class DocumentReads:
             )
         return answer
 
-    def _note(self, entry: Entry, data: Mapping[str, Any], began: float) -> bool:
+    def _note(self, entry: UpstreamEntry, data: Mapping[str, Any], began: float) -> bool:
         """Put the read on the record; False if it must be there and is not."""
         timed = {**data, "durationMs": round((time.monotonic() - began) * 1000, 3)}
         return self.specs.base.recorder.demanded(UPSTREAM_READ, timed, entry.plugin)
 
-    async def _admit(self, entry: Entry, name: str, caller: CallContext, *, is_host: bool) -> None:
+    async def _admit(self, entry: UpstreamEntry, name: str, caller: CallContext, *, is_host: bool) -> None:
         """Raises PolicyDenied: lists, profile or permissions do not let the caller read this (POLICY_DENIED)."""
         what, inventory = f"{entry.plugin}:{name}", None
         if caller.profile is not None:
@@ -119,7 +119,7 @@ class DocumentReads:
             raise PolicyDenied(lacks.reason, hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)
 
 
-def _check_name(kind: Kind, name: str) -> None:
+def _check_name(kind: DocumentKind, name: str) -> None:
     """Raises UsageError: a server would read it as another one than lists do: as the same without the blanks, for example (USAGE)."""
     if not name or not name.isprintable() or name != name.strip():
         what = "address of a resource" if kind == "resource" else "name of a prompt"

@@ -14,20 +14,20 @@ from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.model.call import ToolCall
 from tavern_core.model.safe_printing import with_type
 from tavern_core.model.tool import ToolSpec
-from tavern_core.upstreams.connections import Connections, without_secrets
+from tavern_core.upstreams.connections import UpstreamConnections, without_secrets
 from tavern_core.upstreams.facilities import CallFacility
-from tavern_core.upstreams.review import Quarantine
+from tavern_core.upstreams.quarantine import UpstreamQuarantine
 from tavern_core.upstreams.tool_specs import local_name
-from tavern_core.upstreams.upstream_plugin_candidates import Entry, ToolEndpoint, UpstreamSystem, entry_of
+from tavern_core.upstreams.upstream_plugin_candidates import ToolEndpoint, UpstreamEntry, UpstreamSystem, entry_of
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamExecutor:
     """The executor of one kind of upstream."""
 
-    entries: Mapping[str, Entry]
-    connections: Connections
-    quarantine: Quarantine
+    entries: Mapping[str, UpstreamEntry]
+    connections: UpstreamConnections
+    quarantine: UpstreamQuarantine
     threads: ThreadPool
     """For blocking code of adapters."""
 
@@ -66,7 +66,7 @@ class UpstreamExecutor:
 
 
 def _invoked(
-    connections: Connections,
+    connections: UpstreamConnections,
     entry: UpstreamSystem,
     tool: UpstreamTool,
     arguments: Mapping[str, Any],

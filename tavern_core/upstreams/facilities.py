@@ -25,7 +25,7 @@ from tavern_core.kernel.execution.threads import Owner, ThreadPool
 from tavern_core.kernel.files.atomic_file import make_private_folder, write_atomic
 from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.plugins.tool_homes import Sandboxes
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter, is_everyday
 from tavern_core.model.call import Rights, ToolCall
@@ -45,18 +45,18 @@ LOCK_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class UpstreamGrants:
     """What upstreams may use of this host, asked anew at each connection."""
 
     specs: ToolSpecs
     reach: EffectiveScopes
     sandboxes: Sandboxes
 
-    def record(self, plugin: str) -> Record:
+    def record(self, plugin: str) -> PluginRecord:
         """The plugin that an upstream is, or whose tool it is behind."""
         return self.specs.lifecycle.records[plugin]
 
-    def rights(self, record: Record) -> Rights:
+    def rights(self, record: PluginRecord) -> Rights:
         """What the upstream of a plugin may do."""
         own = self.specs.rights(record, ToolSpec(record.name))
         scopes, places = tuple(self.reach.scopes(record).items()), tuple(self.reach.places(record).items())
@@ -86,7 +86,7 @@ class UpstreamFacility:
         entry: UpstreamSystem,
         schema: Mapping[str, Any],
         credential: str,
-        granted: Granted,
+        granted: UpstreamGrants,
         secrets: KnownSecrets,
     ) -> None:
         base, config = granted.specs.base, entry.config
@@ -162,12 +162,12 @@ class UpstreamFacility:
         )
 
     async def start(self) -> Process:
-        from tavern_core.upstreams.process import Home, start_process
+        from tavern_core.upstreams.process import ProcessEnvironment, start_process
 
         if not self.command:
             raise ToolFailed(f"{self.name} has no command in tavern.yaml, so nothing can be started for it")
         record = self._granted.record(self._entry.plugin)
-        home = Home(str(self._base_dir), self._environment, tuple(self._environment.values()))
+        home = ProcessEnvironment(str(self._base_dir), self._environment, tuple(self._environment.values()))
         sandbox, rights = self._granted.sandboxes.of(record), self._granted.rights(record)
         return await start_process(self.command, home, sandbox, rights, trusted=self._config.trusted)
 

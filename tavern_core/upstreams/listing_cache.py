@@ -39,7 +39,7 @@ _LINE: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListingIndexEntry:
     """One line of the index."""
 
     fingerprint: str
@@ -54,7 +54,7 @@ class Listed:
     """Whether there may be patterns that are not validated; else the definitions need not be read to report them."""
 
     @classmethod
-    def from_json(cls, data: Any) -> Listed | None:
+    def from_json(cls, data: Any) -> ListingIndexEntry | None:
         """The inverse of `to_json`; None for anything else."""
         try:
             fingerprint, at, ttl, etag, tools, *unchecked = data
@@ -76,7 +76,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class UpstreamHealth:
     """The outcome of asking an upstream the last time, in whichever process."""
 
     fingerprint: str
@@ -88,7 +88,7 @@ class Health:
     """Empty: it answered."""
 
     @classmethod
-    def from_json(cls, data: Any) -> Health | None:
+    def from_json(cls, data: Any) -> UpstreamHealth | None:
         """One row of the file; None for anything else."""
         try:
             fingerprint, at, latency, error = data
@@ -110,7 +110,7 @@ class UncheckedPattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Definitions:
+class UpstreamDefinitions:
     """What is known of the tools of one upstream."""
 
     tools: Mapping[str, UpstreamTool] = field(default_factory=dict)
@@ -124,24 +124,24 @@ class Definitions:
     """Name → the patterns that are not validated. None: listed by a version that refused tools with such patterns."""
 
 
-class Catalogue:
+class ListingCache:
     """The listings of a state folder. Safe for threads and processes; the last writer wins."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._health = JsonStateFile(folder / ".health.json", "upstreams")
         self._lock = threading.Lock()
-        self._listed: dict[str, Listed | None] = {}
-        self._known: dict[str, Definitions] = {}
+        self._listed: dict[str, ListingIndexEntry | None] = {}
+        self._known: dict[str, UpstreamDefinitions] = {}
 
-    def listed(self, name: str) -> Listed | None:
+    def listed(self, name: str) -> ListingIndexEntry | None:
         """When and how an upstream was listed last; None: never."""
         with self._lock:
             if name not in self._listed:
-                self._listed[name] = Listed.from_json(self._json(f"{name}.index.json"))
+                self._listed[name] = ListingIndexEntry.from_json(self._json(f"{name}.index.json"))
             return self._listed[name]
 
-    def definitions(self, name: str) -> Definitions:
+    def definitions(self, name: str) -> UpstreamDefinitions:
         """The tools of an upstream as they were listed last."""
         with self._lock:
             if (found := self._known.get(name)) is None:
@@ -149,11 +149,11 @@ class Catalogue:
                 listed = self._listed.get(name)
                 if listed is not None and set(listed.tools) != found.tools.keys():
                     # another process has listed it since the index was read, or one of both files is damaged
-                    now = Listed.from_json(self._json(f"{name}.index.json"))
+                    now = ListingIndexEntry.from_json(self._json(f"{name}.index.json"))
                     self._listed[name] = now if now is not None and set(now.tools) == found.tools.keys() else None
             return found
 
-    def store(self, name: str, listed: Listed, definitions: Definitions) -> None:
+    def store(self, name: str, listed: ListingIndexEntry, definitions: UpstreamDefinitions) -> None:
         """Keep a listing.
 
         Raises:
@@ -177,21 +177,21 @@ class Catalogue:
             self._listed[name] = listed
             self._known[name] = definitions
 
-    def health(self, name: str) -> Health | None:
+    def health(self, name: str) -> UpstreamHealth | None:
         """The result of the last request to an upstream; None: there was none."""
-        return Health.from_json(self._health.read().values.get(name))
+        return UpstreamHealth.from_json(self._health.read().values.get(name))
 
-    def note_health(self, name: str, health: Health) -> None:
+    def note_health(self, name: str, health: UpstreamHealth) -> None:
         """Keep it for other processes; where it cannot be written, they do without."""
         row = [health.fingerprint, health.at, health.latency_ms, health.error]
         with suppress(StateDamaged, OSError):
             make_private_folder(self._folder)
             self._health.change(lambda rows: {**rows, name: row})
 
-    def _read(self, name: str) -> Definitions:
+    def _read(self, name: str) -> UpstreamDefinitions:
         try:
             data = self._json(f"{name}.json") or {}
-            return Definitions(
+            return UpstreamDefinitions(
                 {tool.name: tool for tool in map(tool_of, data.get("tools", ()))},
                 {str(tool): str(why) for tool, why in data.get("leftOut", {}).items()},
                 str(data.get("description", "")),
@@ -200,7 +200,7 @@ class Catalogue:
                 _unchecked(data["unchecked"]) if "unchecked" in data else None,
             )
         except (ValueError, TypeError, AttributeError, KeyError):
-            return Definitions()
+            return UpstreamDefinitions()
 
     def _json(self, file: str) -> Any:
         """What a file holds; None where it cannot be read."""

@@ -26,9 +26,15 @@ from tavern_core.model.event import TOOLS_CHANGED
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.safe_printing import seen
 from tavern_core.schema.secret_encodings import secret_redactor
-from tavern_core.upstreams.connections import Connections
-from tavern_core.upstreams.listing_cache import Catalogue, Definitions, Health, Listed, definition
-from tavern_core.upstreams.review import Quarantine
+from tavern_core.upstreams.connections import UpstreamConnections
+from tavern_core.upstreams.listing_cache import (
+    ListingCache,
+    ListingIndexEntry,
+    UpstreamDefinitions,
+    UpstreamHealth,
+    definition,
+)
+from tavern_core.upstreams.quarantine import UpstreamQuarantine
 from tavern_core.upstreams.tool_specs import (
     Masks,
     local_name,
@@ -37,7 +43,7 @@ from tavern_core.upstreams.tool_specs import (
     unknown_overrides,
     well_formed,
 )
-from tavern_core.upstreams.upstream_plugin_candidates import Entry
+from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 
 LIST_S: Final = 60.0
 """How long a listing may take, all pages."""
@@ -53,16 +59,16 @@ CLOSING_S: Final = 5.0
 _LATE: Final = "it had not listed its tools when the host was closed"
 
 
-class Listings:
+class ListingRefresh:
     """Keeps the catalogues of a host's upstreams as they are said to be."""
 
     def __init__(
         self,
-        entries: Mapping[str, Entry],
-        catalogue: Catalogue,
+        entries: Mapping[str, UpstreamEntry],
+        catalogue: ListingCache,
         lifecycle: Lifecycle,
-        connections: Connections,
-        quarantine: Quarantine,
+        connections: UpstreamConnections,
+        quarantine: UpstreamQuarantine,
     ) -> None:
         self.errors: dict[str, TavernError] = {}
         """Upstream → why it could not be listed or checked the last time."""
@@ -104,7 +110,7 @@ class Listings:
             finally:
                 self._waiting.release()
 
-    def _report(self, entry: Entry) -> None:
+    def _report(self, entry: UpstreamEntry) -> None:
         """Report what is not validated of its schemas; again where an activation has dropped that."""
         diagnostics, listed = self._base.diagnostics, self._catalogue.listed(entry.name)
         if listed is None or not entry.is_listed:
@@ -120,7 +126,7 @@ class Listings:
             for one in found:
                 diagnostics.put(one)
 
-    def _changed(self, entry: Entry) -> None:
+    def _changed(self, entry: UpstreamEntry) -> None:
         """An upstream says that its list changed: list it again, and not for each time that it says so. From any thread."""
         self._base.portal.loop().call_soon_threadsafe(self._note_change, entry)
 
@@ -134,7 +140,7 @@ class Listings:
         await asyncio.shield(asyncio.wrap_future(self._begin(entry)))  # others may wait for the same list
         return entry.is_listed
 
-    async def refresh(self, entry: Entry) -> ToolsDiff:
+    async def refresh(self, entry: UpstreamEntry) -> ToolsDiff:
         """Ask an upstream for its tools and register them. On the host's loop.
 
         Raises:
@@ -175,7 +181,7 @@ class Listings:
         if running:
             await asyncio.wait([one for _, one in running])
 
-    def forget_lateness(self, entry: Entry) -> None:
+    def forget_lateness(self, entry: UpstreamEntry) -> None:
         """The operator has taken the list that is known: an unfinished later one is not an error of the upstream."""
         health = self._catalogue.health(entry.name)
         if health is not None and health.error == _LATE:
@@ -185,7 +191,7 @@ class Listings:
         health = self._catalogue.health(name)
         return health is not None and health.fingerprint == self._entries[name].fingerprint and bool(health.error)
 
-    async def note_health(self, entry: Entry, error: TavernError | None = None) -> None:
+    async def note_health(self, entry: UpstreamEntry, error: TavernError | None = None) -> None:
         """Keep what came of asking an upstream, here and for other processes. One that may not be asked was not."""
         if self._connections.missing(entry):
             return
@@ -193,7 +199,7 @@ class Listings:
             self.errors.pop(entry.name, None)
         else:
             self.errors[entry.name] = error
-        health = Health(
+        health = UpstreamHealth(
             entry.fingerprint,
             time.time(),
             self._connections.session(entry).latency_ms,
@@ -201,11 +207,11 @@ class Listings:
         )
         await asyncio.to_thread(self._catalogue.note_health, entry.name, health)
 
-    def _is_under_way(self, entry: Entry) -> bool:
+    def _is_under_way(self, entry: UpstreamEntry) -> bool:
         running = self._under_way.get(entry.name)
         return running is not None and not running.done()
 
-    def _begin(self, entry: Entry) -> concurrent.futures.Future[None]:
+    def _begin(self, entry: UpstreamEntry) -> concurrent.futures.Future[None]:
         """List an upstream in the background, unless that is under way."""
         with self._beginning:
             if not self._is_under_way(entry):
@@ -213,23 +219,23 @@ class Listings:
                 self._under_way[entry.name] = listing
             return self._under_way[entry.name]
 
-    async def _quietly(self, entry: Entry) -> None:
+    async def _quietly(self, entry: UpstreamEntry) -> None:
         with suppress(TavernError):  # the status says why
             await self.refresh(entry)
 
-    def _note_change(self, entry: Entry) -> None:
+    def _note_change(self, entry: UpstreamEntry) -> None:
         if entry.name not in self._changes:
             self._changes.add(entry.name)
             task = asyncio.create_task(self._list_change(entry), name=entry.name)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _list_change(self, entry: Entry) -> None:
+    async def _list_change(self, entry: UpstreamEntry) -> None:
         await asyncio.sleep(max(0.0, self._listed_at.get(entry.name, 0.0) + PAUSE_S - time.monotonic()))
         if entry.name in self._changes:  # no list that was asked for since has it
             await self._quietly(entry)
 
-    def _is_due(self, entry: Entry, now: float) -> bool:
+    def _is_due(self, entry: UpstreamEntry, now: float) -> bool:
         if time.monotonic() < self._not_before.get(entry.name, 0.0) or self._connections.missing(entry):
             return False
         listed = self._catalogue.listed(entry.name)
@@ -238,7 +244,7 @@ class Listings:
         valid_s = (entry.config.refresh_ms if listed.ttl_ms is None else max(listed.ttl_ms, 1000)) / 1000
         return not listed.at <= now <= listed.at + valid_s  # the clock may have been set back since
 
-    def _failed(self, entry: Entry, error: TavernError) -> None:
+    def _failed(self, entry: UpstreamEntry, error: TavernError) -> None:
         self._not_before[entry.name] = time.monotonic() + AGAIN_S
         self._base.diagnostics.add(
             "UPSTREAM_FAILED",
@@ -248,14 +254,14 @@ class Listings:
             details={"upstream": entry.name},
         )
 
-    def _etag(self, entry: Entry) -> str:
+    def _etag(self, entry: UpstreamEntry) -> str:
         """That of the list that is known; empty where its definitions were lost, or an earlier version left more tools out. In a
         thread: they are read."""
         known = entry.definitions
         is_whole = bool(known.tools) and entry.is_listed and known.unchecked is not None
         return (self._catalogue.listed(entry.name) or _NEVER).etag if is_whole else ""
 
-    def _take(self, entry: Entry, listing: Listing | None) -> ToolsDiff:
+    def _take(self, entry: UpstreamEntry, listing: Listing | None) -> ToolsDiff:
         """Keep a listing and register its tools. In a thread: each schema is looked through."""
         now, before = time.time(), entry.tools()
         if listing is None and entry.is_listed:  # nothing has changed
@@ -268,9 +274,11 @@ class Listings:
         tools, left_out = sound(listing, entry.config, Masks(mask, own.mask_text if own.values else str))
         reviewed = self._quarantine.reviewed(entry)
         unchecked = unchecked_patterns(tools)
-        listed = Listed(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools), bool(unchecked))
+        listed = ListingIndexEntry(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools), bool(unchecked))
         left_out = {mask(name): mask(why) for name, why in left_out.items()}
-        kept = Definitions(tools, left_out, mask(listing.description), mask(listing.version), reviewed, unchecked)
+        kept = UpstreamDefinitions(
+            tools, left_out, mask(listing.description), mask(listing.version), reviewed, unchecked
+        )
         if not entry.is_listed:
             self._first.add(entry.name)
         try:
@@ -279,7 +287,11 @@ class Listings:
             self._first.discard(entry.name)
 
     def _registered(
-        self, entry: Entry, listed: Listed, kept: Definitions, before: Mapping[str, UpstreamTool]
+        self,
+        entry: UpstreamEntry,
+        listed: ListingIndexEntry,
+        kept: UpstreamDefinitions,
+        before: Mapping[str, UpstreamTool],
     ) -> ToolsDiff:
         is_same = before == kept.tools and entry.definitions.version == kept.version
         self._catalogue.store(entry.name, listed, kept)
@@ -295,7 +307,7 @@ class Listings:
         return diff
 
 
-_NEVER: Final = Listed("", 0.0, None, "", ())
+_NEVER: Final = ListingIndexEntry("", 0.0, None, "", ())
 
 
 def _diff(before: Mapping[str, UpstreamTool], now: Mapping[str, UpstreamTool]) -> ToolsDiff:

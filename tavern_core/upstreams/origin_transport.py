@@ -188,11 +188,11 @@ class OriginTransport(httpx2.AsyncBaseTransport):
             if name in headers:
                 del headers[name]
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Bounded(response.stream, unpacker, is_packed)
+        response.stream = _BoundedStream(response.stream, unpacker, is_packed)
         return response
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _BoundedStream(httpx2.AsyncByteStream):
     """A body, unpacked, with an end."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, unpacker: Unpacker, is_packed: bool) -> None:

@@ -24,8 +24,8 @@ from typing import Final
 
 from tavern_core.box import runtime_paths
 from tavern_core.box.fork_server_client import ending
-from tavern_core.box.output import STOPPING_S, Ended, HeadAndTail, Reports, Serve
-from tavern_core.box.script_spawner import Child, Launch
+from tavern_core.box.output import STOPPING_S, HeadAndTail, ScriptOutcome, Serve, StatusReader
+from tavern_core.box.script_spawner import ScriptLaunch, ScriptProcess
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
@@ -46,7 +46,7 @@ _TAIL: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class ProcessEnvironment:
     """Where a program starts, and what it is given."""
 
     folder: str
@@ -58,7 +58,7 @@ class Home:
 
 
 async def start_process(
-    argv: Sequence[str], home: Home, sandbox: Sandbox, rights: Rights, *, trusted: bool = False
+    argv: Sequence[str], home: ProcessEnvironment, sandbox: Sandbox, rights: Rights, *, trusted: bool = False
 ) -> RunningProcess:
     """Start a program and return when it runs.
 
@@ -82,7 +82,7 @@ async def start_process(
             named = [path for word in argv[1:] if (path := _existing(word, home.folder))]
             policy = sandbox.policy(program, rights, readable=named, writable=[work]).to_json()
             serve = await opened.enter_async_context(sandbox.gateway(rights, None))
-        launch = Launch(words, _environment(home, work), home.folder, None, _FOR_EVER_S, policy)
+        launch = ScriptLaunch(words, _environment(home, work), home.folder, None, _FOR_EVER_S, policy)
         child = sandbox.start(launch)
         process = RunningProcess(argv[0], child, sandbox, serve, home.secrets, opened.pop_all())
     try:
@@ -107,7 +107,7 @@ class RunningProcess:
     def __init__(
         self,
         name: str,
-        child: Child,
+        child: ScriptProcess,
         sandbox: Sandbox,
         serve: Serve | None,
         secrets: tuple[str, ...],
@@ -120,8 +120,8 @@ class RunningProcess:
         self._opened = opened
         self._loop = asyncio.get_running_loop()
         self._stderr = HeadAndTail(_STDERR_HALF)
-        self._started: asyncio.Future[Ended | None] = self._loop.create_future()
-        self._ended: asyncio.Future[Ended] = self._loop.create_future()
+        self._started: asyncio.Future[ScriptOutcome | None] = self._loop.create_future()
+        self._ended: asyncio.Future[ScriptOutcome] = self._loop.create_future()
         self._writable: asyncio.Future[None] | None = None
         """Of a writer that waits for its stdin."""
         self._writing = asyncio.Lock()
@@ -134,13 +134,13 @@ class RunningProcess:
         self._is_at_end = False
         self._arrived: asyncio.Future[None] | None = None
         self._loop.add_reader(child.stderr, self._read_stderr)
-        self._reports = Reports(child, self, serve)
+        self._reports = StatusReader(child, self, serve)
 
     def on_started(self) -> None:
         """See `ChildListener`."""
         self._started.set_result(None)
 
-    def on_ended(self, ended: Ended) -> None:
+    def on_ended(self, ended: ScriptOutcome) -> None:
         """See `ChildListener`."""
         self._read_stderr()
         if ended.skipped:
@@ -152,7 +152,7 @@ class RunningProcess:
     async def begun(self, seconds: float) -> None:
         """Wait until it runs; raises as `start_process` does."""
         await asyncio.wait([self._started], timeout=seconds)
-        ended = self._started.result() if self._started.done() else Ended("lost")
+        ended = self._started.result() if self._started.done() else ScriptOutcome("lost")
         if ended is not None:
             raise self._why(ended)
 
@@ -297,9 +297,9 @@ class RunningProcess:
     def _lost(self) -> CallError:
         if self._is_closed:
             return ConnectionLost(f"the connection to {self._name} was closed", outcome="unknown", retryable=True)
-        return self._why(self._ended.result() if self._ended.done() else Ended("stop"))
+        return self._why(self._ended.result() if self._ended.done() else ScriptOutcome("stop"))
 
-    def _why(self, ended: Ended) -> CallError:
+    def _why(self, ended: ScriptOutcome) -> CallError:
         """The error that says how it ended, with the end of its stderr."""
         if ended.reason == "boxless" and ended.missing is not None:
             return PolicyDenied(
@@ -329,7 +329,7 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _found(program: str, home: Home) -> str:
+def _found(program: str, home: ProcessEnvironment) -> str:
     if "/" in program:
         found = str(Path(home.folder, program))
         if not Path(found).is_file():
@@ -363,7 +363,7 @@ def _work_folder(sandbox: Sandbox, opened: contextlib.AsyncExitStack) -> str:
     return work
 
 
-def _environment(home: Home, work: str) -> dict[str, str]:
+def _environment(home: ProcessEnvironment, work: str) -> dict[str, str]:
     environment = for_programs(os.environ, runtime_paths.own_library())
     if work:
         environment |= {"HOME": work, "TMPDIR": work}

@@ -24,7 +24,7 @@ from tavern_core.model.exponential_delay import exponential_delay
 from tavern_core.model.safe_printing import printed
 
 T = TypeVar("T")
-State = Literal["idle", "connecting", "open", "failed"]
+ConnectionState = Literal["idle", "connecting", "open", "failed"]
 CONNECT_S: Final = 60.0
 CLOSE_S: Final = 5.0
 CHECK_AFTER_S: Final = 60.0
@@ -34,7 +34,7 @@ FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 60.0
 
 
-class Session:
+class UpstreamSession:
     """See the module. All methods run on the host's loop.
 
     Args:
@@ -47,7 +47,7 @@ class Session:
     def __init__(
         self, name: str, connect: Callable[[], Awaitable[Connection]], idle_s: float, *, is_listed: bool = True
     ) -> None:
-        self.state: State = "idle"
+        self.state: ConnectionState = "idle"
         self.error: CallError | None = None
         """Why it could not be opened, or was lost, the last time."""
         self.latency_ms: float | None = None

@@ -28,7 +28,7 @@ from tavern_core.model.upstream import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
 from tavern_core.schema.problem import printable
 from tavern_core.tam.neutralise import foreign_prose, neutralise_json
-from tavern_core.upstreams.listing_cache import Definitions, UncheckedPattern, kept_json
+from tavern_core.upstreams.listing_cache import UncheckedPattern, UpstreamDefinitions, kept_json
 
 MAX_TOOLS: Final = 10_000
 MAX_NAME: Final = 256
@@ -289,7 +289,7 @@ def _example(example: Example, masks: Masks) -> Example:
     return replace(example, **with_texts(written, masks.every))
 
 
-def withheld(tool: UpstreamTool) -> UpstreamTool:
+def quarantined_spec(tool: UpstreamTool) -> UpstreamTool:
     """A tool in quarantine as it is listed: what no one has reviewed is read by no model."""
     return replace(
         tool,
@@ -368,7 +368,7 @@ def _first(said: Any, otherwise: Any) -> Any:
     return otherwise if said is None else said
 
 
-def unknown_overrides(name: str, config: UpstreamConfig, definitions: Definitions) -> dict[str, str]:
+def unknown_overrides(name: str, config: UpstreamConfig, definitions: UpstreamDefinitions) -> dict[str, str]:
     """What is wrong where the entry speaks of a tool that the upstream does not have → what to do about it."""
     known = {*definitions.tools, *definitions.left_out}
     unknown = sorted(tool for tool in config.tools if tool not in known and is_allowed(tool, config))

@@ -11,10 +11,10 @@ from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import Finding, UpstreamNotFound
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.configuration import LoadedConfig
-from tavern_core.kernel.discovery.manifest_facts import Facts
+from tavern_core.kernel.discovery.manifest_facts import ManifestFacts
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.plugins.candidate import Candidate, Origin
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.candidate import Origin, PluginCandidate
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.call import Rights
 from tavern_core.model.capability_scope import Scope
@@ -24,8 +24,8 @@ from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream import UpstreamConfig, endpoint_config, origin_entry
-from tavern_core.upstreams.listing_cache import Catalogue, Definitions, definition, digest, lock_form
-from tavern_core.upstreams.tool_specs import is_allowed, local_name, spec_of, withheld
+from tavern_core.upstreams.listing_cache import ListingCache, UpstreamDefinitions, definition, digest, lock_form
+from tavern_core.upstreams.tool_specs import is_allowed, local_name, quarantined_spec, spec_of
 
 _MOST_REPORTED: Final = 100
 """Patterns of one upstream that are diagnostics of the host; its status names more."""
@@ -57,16 +57,16 @@ class UpstreamSystem:
         """What it must be granted before it is used."""
         return tuple(request.name for request in self.requested.capabilities)
 
-    def is_plugin(self, candidate: Candidate) -> bool:
+    def is_plugin(self, candidate: PluginCandidate) -> bool:
         """Whether the plugin of this name is the one whose grants hold here."""
         return candidate.name == self.plugin
 
-    def network(self, record: Record, rights: Rights) -> Scope:
+    def network(self, record: PluginRecord, rights: Rights) -> Scope:
         """Where it may connect to: what was granted, for the entry may ask for more."""
         return rights.scope("network")
 
 
-class Entry(UpstreamSystem):
+class UpstreamEntry(UpstreamSystem):
     """One upstream as it is configured, with what is known of its tools; `plugin` is the part of their ids before the colon.
 
     Args:
@@ -74,7 +74,11 @@ class Entry(UpstreamSystem):
     """
 
     def __init__(
-        self, name: str, config: UpstreamConfig, catalogue: Catalogue, quarantined: Callable[[Entry], Collection[str]]
+        self,
+        name: str,
+        config: UpstreamConfig,
+        catalogue: ListingCache,
+        quarantined: Callable[[UpstreamEntry], Collection[str]],
     ) -> None:
         super().__init__(name, config, config.plugin_name(name))
         self._catalogue = catalogue
@@ -87,9 +91,9 @@ class Entry(UpstreamSystem):
         return listed is not None and listed.fingerprint == self.fingerprint
 
     @property
-    def definitions(self) -> Definitions:
+    def definitions(self) -> UpstreamDefinitions:
         """What is known of its tools now."""
-        return self._catalogue.definitions(self.name) if self.is_listed else Definitions()
+        return self._catalogue.definitions(self.name) if self.is_listed else UpstreamDefinitions()
 
     def tools(self) -> Mapping[str, UpstreamTool]:
         """Its tools, by name, that the operator lets in."""
@@ -102,7 +106,7 @@ class Entry(UpstreamSystem):
 
     def specs(self) -> tuple[ToolSpec, ...]:
         needs, held = self.config.capabilities(self.permissions), self._quarantined(self)
-        tools = (withheld(tool) if name in held else tool for name, tool in self.tools().items())
+        tools = (quarantined_spec(tool) if name in held else tool for name, tool in self.tools().items())
         return tuple(spec_of(tool, self.name, self.config, needs, self.definitions.version) for tool in tools)
 
     def declared(self, names: Sequence[str]) -> DeclaredTools:
@@ -129,11 +133,11 @@ class Entry(UpstreamSystem):
                 details = {"upstream": self.name, "tool": id_, "pointer": one.pointer, "pattern": one.pattern}
                 yield Diagnostic("PATTERN_UNCHECKED", text, self.plugin, hint, "info", details)
 
-    def is_plugin(self, candidate: Candidate) -> bool:
+    def is_plugin(self, candidate: PluginCandidate) -> bool:
         """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""
         return candidate.source == "upstream" and candidate.stamp == (self.fingerprint,)
 
-    def candidate(self) -> Candidate:
+    def candidate(self) -> PluginCandidate:
         """The plugin that the upstream is to the rest of the host."""
         config, listed = self.config, self._catalogue.listed(self.name) if self.is_listed else None
         names = [name for name in (listed.tools if listed else ()) if is_allowed(name, config)]
@@ -145,7 +149,7 @@ class Entry(UpstreamSystem):
             description=config.description or seen(f"{config.kind}: {config.target}"[:500]),
             permissions=self.requested,
         )
-        facts = Facts(
+        facts = ManifestFacts(
             self.plugin,
             "0",
             self.name,
@@ -154,7 +158,7 @@ class Entry(UpstreamSystem):
             sections=frozenset({"tools"}),
             aliases={f"{self.plugin}:{name}": local for name, local in ids.items() if local != name},
         )
-        return Candidate(
+        return PluginCandidate(
             self.plugin,
             "upstream",
             _Connection(self, manifest, names),
@@ -172,7 +176,7 @@ class Entry(UpstreamSystem):
 class _Connection(Origin):
     """An upstream: it has no code, and its tools are those that it listed last."""
 
-    entry: Entry
+    entry: UpstreamEntry
     written: Manifest
     names: Sequence[str]
 
@@ -205,14 +209,14 @@ class ToolEndpoint(UpstreamSystem):
             data={**tool.implementation, "endpoint": tool.endpoint},
         )
 
-    def network(self, record: Record, rights: Rights) -> Scope:
+    def network(self, record: PluginRecord, rights: Rights) -> Scope:
         """What an object without a manifest says is the word of the program: its endpoint, private addresses included."""
         if record.candidate.implicit and self.config.url is not None:
             return (origin_entry(self.config.url),)
         return super().network(record, rights)
 
 
-def entry_of(entries: Mapping[str, Entry], name: str) -> Entry:
+def entry_of(entries: Mapping[str, UpstreamEntry], name: str) -> UpstreamEntry:
     """The upstream of that name.
 
     Raises:
@@ -225,7 +229,9 @@ def entry_of(entries: Mapping[str, Entry], name: str) -> Entry:
 
 
 def read_entries(
-    loaded: LoadedConfig, catalogue: Catalogue, quarantined: Callable[[Entry], Collection[str]]
-) -> dict[str, Entry]:
+    loaded: LoadedConfig, catalogue: ListingCache, quarantined: Callable[[UpstreamEntry], Collection[str]]
+) -> dict[str, UpstreamEntry]:
     """The upstreams of a configuration, by name."""
-    return {name: Entry(name, config, catalogue, quarantined) for name, config in loaded.config.upstreams.items()}
+    return {
+        name: UpstreamEntry(name, config, catalogue, quarantined) for name, config in loaded.config.upstreams.items()
+    }

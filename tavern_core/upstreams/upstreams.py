@@ -17,12 +17,12 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.schema.redact import redact_text
-from tavern_core.upstreams.connections import Connections, without_secrets
+from tavern_core.upstreams.connections import UpstreamConnections, without_secrets
 from tavern_core.upstreams.document_reads import DocumentReads
-from tavern_core.upstreams.listing_cache import Catalogue, UncheckedPattern
-from tavern_core.upstreams.review import Quarantine
+from tavern_core.upstreams.listing_cache import ListingCache, UncheckedPattern
+from tavern_core.upstreams.quarantine import UpstreamQuarantine
 from tavern_core.upstreams.tool_specs import local_name, unknown_overrides
-from tavern_core.upstreams.upstream_plugin_candidates import Entry, entry_of
+from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry, entry_of
 
 T = TypeVar("T")
 ANSWER_S: Final = 30.0
@@ -94,11 +94,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
 
     def __init__(
         self,
-        entries: Mapping[str, Entry],
-        catalogue: Catalogue,
+        entries: Mapping[str, UpstreamEntry],
+        catalogue: ListingCache,
         lifecycle: Lifecycle,
-        quarantine: Quarantine,
-        connections: Connections,
+        quarantine: UpstreamQuarantine,
+        connections: UpstreamConnections,
         reads: DocumentReads,
     ) -> None:
         base = lifecycle.tables.base
@@ -176,7 +176,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """`refresh` of all upstreams that this process has used or asked."""
         return await self._refresh(filter(self._connections.was_used, self._entries.values()))
 
-    async def _refresh(self, wanted: Iterable[Entry]) -> dict[str, ToolsDiff]:
+    async def _refresh(self, wanted: Iterable[UpstreamEntry]) -> dict[str, ToolsDiff]:
         entries = [entry for entry in wanted if not self._connections.missing(entry)]
         listed = (self._connections.on_loop(self._by_name(entry)) for entry in entries)
         found = await asyncio.gather(*listed, return_exceptions=True)
@@ -307,21 +307,21 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """`connect` for sync code."""
         return self._wait(self.connect(name, show))
 
-    async def _by_name(self, entry: Entry) -> ToolsDiff:
+    async def _by_name(self, entry: UpstreamEntry) -> ToolsDiff:
         self._connections.session(entry).try_at_once()
         return await self._listings.refresh(entry)
 
     async def _ask(
-        self, entry: Entry, work: Callable[[Connection], Awaitable[T]], context: CallContext | None = None
+        self, entry: UpstreamEntry, work: Callable[[Connection], Awaitable[T]], context: CallContext | None = None
     ) -> T:
         answer = await self._connections.ask(entry, work, ANSWER_S, context)
         found: T = without_secrets(answer, self._known.values | self._connections.secrets[entry.name].renewed)
         return found
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> UpstreamEntry:
         return entry_of(self._entries, name)
 
-    def _status(self, entry: Entry) -> UpstreamStatus:
+    def _status(self, entry: UpstreamEntry) -> UpstreamStatus:
         record, listed = self._lifecycle.records.get(entry.plugin), self._catalogue.listed(entry.name)
         session, known = self._connections.session(entry), entry.definitions
         error = self._listings.errors.get(entry.name) or session.error

@@ -18,7 +18,7 @@ from tavern_core.__main__ import main
 from tavern_core.errors import ConfigInvalid, StateDamaged, UsageError
 from tavern_core.kernel.knowledge import folders, index
 from tavern_core.kernel.knowledge.chunking import LONGEST_PART, read_document
-from tavern_core.kernel.knowledge.knowledge import Knowledge
+from tavern_core.kernel.knowledge.knowledge import KnowledgeBases
 from tavern_core.model.config import KnowledgeConfig
 from tests.agents.desk import ONLY_GIVEN
 from tests.agents.shop import LATE, LATE_ZH, shop, write
@@ -37,10 +37,12 @@ def open_base(tmp_path):
     """Opens the knowledge base `kb:box`, whose folder holds what is given."""
     opened = []
 
-    def open_(files=None, **fields) -> Knowledge:
+    def open_(files=None, **fields) -> KnowledgeBases:
         write(tmp_path / "box", files or {})
         (tmp_path / "box").mkdir(exist_ok=True)
-        opened.append(Knowledge({"box": KnowledgeConfig(path=str(tmp_path / "box"), **fields)}, tmp_path / "cache"))
+        opened.append(
+            KnowledgeBases({"box": KnowledgeConfig(path=str(tmp_path / "box"), **fields)}, tmp_path / "cache")
+        )
         return opened[-1]
 
     yield open_
@@ -212,7 +214,7 @@ def test_an_index_that_cannot_be_kept_is_no_missing_fts5_whatever_its_folder_is_
     kept = tmp_path / "fts5" / "index.sqlite"
     kept.mkdir(parents=True)
     with pytest.raises(StateDamaged, match="unable to open") as caught:
-        index.Index([tmp_path / "box"], kept).search("apples", 1)
+        index.PassageIndex([tmp_path / "box"], kept).search("apples", 1)
     assert "disk space" in caught.value.hint
 
 

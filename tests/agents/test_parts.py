@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tavern_core.agents.answer_stream import Listener
+from tavern_core.agents.answer_stream import AnswerReader
 from tavern_core.agents.compaction import KEPT_TURNS, TARGET, plan_compaction, shorten, tokens_of_messages
 from tavern_core.agents.repetition import is_looping
 from tavern_core.agents.spending import Clock
@@ -25,7 +25,7 @@ TEXT = (
 @pytest.mark.slow
 @given(st.lists(st.integers(0, len(TEXT)), max_size=12), st.booleans())
 def test_an_answer_is_cut_at_the_same_place_however_it_arrives(cuts: list[int], many: bool) -> None:
-    listener = Listener(TamConfig(), many_blocks=many)
+    listener = AnswerReader(TamConfig(), many_blocks=many)
     ends = sorted({0, *cuts, len(TEXT)})
     for start, end in pairwise(ends):
         listener.feed(TEXT[start:end])

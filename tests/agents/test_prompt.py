@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tavern_core import tam
-from tavern_core.agents.prompt import Prompt, PromptBuilder
+from tavern_core.agents.prompt import AgentPrompt, PromptBuilder
 from tavern_core.errors import ProfileInvalid
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema
 from tavern_core.model.agent_profile import AgentProfile
@@ -39,7 +39,7 @@ def build(tmp_path_factory) -> Iterator[PromptBuilder]:
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory) -> Iterator[Callable[[str], Prompt]]:
+def odd(tmp_path_factory) -> Iterator[Callable[[str], AgentPrompt]]:
     """Builds the prompt of a profile that has something wrong, by the name of its file."""
     folder = tmp_path_factory.mktemp("odd")
     write(folder, {"secret.md": "secret"})
@@ -90,7 +90,7 @@ def test_no_prompt_exceeds_its_budget_and_the_same_input_gives_the_same_prompt(b
     assert not missing_without_a_word(prompt, native=profile == "native")
 
 
-def missing_without_a_word(prompt: Prompt, *, native: bool) -> list[str]:
+def missing_without_a_word(prompt: AgentPrompt, *, native: bool) -> list[str]:
     """What is neither in the prompt nor among what was left out."""
     named = {name for part in prompt.left_out for name in part.names}
     shown = {tool["function"]["name"].replace("__", ":") for tool in prompt.tools} if native else set()

@@ -17,7 +17,7 @@ from typing import Any
 
 from tavern_core import Tavern
 from tavern_core.graph.layout import layout
-from tavern_core.graph.patch import patched
+from tavern_core.graph.patch import apply_patch
 from tavern_core.graph.patch_ids import with_ids
 from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 from tavern_core.model.workflow import Workflow
@@ -94,16 +94,16 @@ def applying() -> list[dict[str, Any]]:
     workflow, double = workflow_of(chain(MB)), workflow_of(chain(2 * MB))
     patch = operations(100, MB)
     assert 0.95e6 < len(json.dumps(workflow.raw)) < 1.1e6
-    done = patched(workflow, patch)
-    once, twice = cpu(lambda: patched(workflow, patch)), cpu(lambda: patched(double, operations(100, 2 * MB)))
-    more = cpu(lambda: patched(workflow, operations(200, MB)))
+    done = apply_patch(workflow, patch)
+    once, twice = cpu(lambda: apply_patch(workflow, patch)), cpu(lambda: apply_patch(double, operations(100, 2 * MB)))
+    more = cpu(lambda: apply_patch(workflow, operations(200, MB)))
     return [
         row("copy.deepcopy of the document", cpu(lambda: copy.deepcopy(workflow.raw))),
         row("apply 100 operations", once, 8),
         row("the same, a workflow of 2 MB", twice, 2.2 * once, "2.2 times 1 MB"),
         row("the same, 200 operations", more, 2.2 * once, "2.2 times 100 operations"),
         row("draw the ids", cpu(lambda: with_ids(done, 1))),
-        row("apply one operation", cpu(lambda: patched(workflow, patch[:1]))),
+        row("apply one operation", cpu(lambda: apply_patch(workflow, patch[:1]))),
     ]
 
 

@@ -90,8 +90,8 @@ def starts() -> dict[str, float]:
     """Median ms: opening a host without and with configured upstreams, and listing their stored catalogues."""
     from tavern_core.contract.adapters import UpstreamTool
     from tavern_core.model.upstream import UpstreamConfig
-    from tavern_core.upstreams.listing_cache import Catalogue, Definitions, Listed
-    from tavern_core.upstreams.upstream_plugin_candidates import Entry
+    from tavern_core.upstreams.listing_cache import ListingCache, ListingIndexEntry, UpstreamDefinitions
+    from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 
     home = tempfile.mkdtemp()
     entry = {"kind": "mcp", "url": "http://127.0.0.1:9/mcp"}
@@ -101,10 +101,12 @@ def starts() -> dict[str, float]:
             granting.grant(name, all_requested=True)
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     tools = {f"tool_{n}": UpstreamTool(f"tool_{n}", "Does something useful.", schema) for n in range(TOOLS)}
-    catalogue = Catalogue(Path(home) / "cache" / "upstreams")
+    catalogue = ListingCache(Path(home) / "cache" / "upstreams")
     for name in config["upstreams"]:
-        known = Entry(name, UpstreamConfig.model_validate(entry), catalogue, lambda _: ())
-        catalogue.store(name, Listed(known.fingerprint, time.time(), None, "", tuple(tools)), Definitions(tools))
+        known = UpstreamEntry(name, UpstreamConfig.model_validate(entry), catalogue, lambda _: ())
+        catalogue.store(
+            name, ListingIndexEntry(known.fingerprint, time.time(), None, "", tuple(tools)), UpstreamDefinitions(tools)
+        )
     found: dict[str, list[float]] = {}
     for _ in range(9):
         for label, written in (("none", {"plugins": {"entryPoints": False}}), ("many", config)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tavern_core.kernel.access.tool_access import compile_access
-from tavern_core.kernel.access.tool_selectors import Groups, normalize_tool_name, tool_key
+from tavern_core.kernel.access.tool_selectors import ToolGroups, normalize_tool_name, tool_key
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, HostConfig, ToolsConfig
 from tavern_core.model.naming_rules import SEARCH_TOOLS, UNLISTED_TOOLS
@@ -147,8 +147,8 @@ def test_groups_may_hold_groups_also_in_a_circle():
 @pytest.mark.slow
 def test_a_long_chain_of_groups_is_followed_to_its_end():
     groups = {f"g{n}": [f"group:g{n + 1}"] for n in range(20_000)}
-    assert Groups({**groups, "g20000": ["text:count"]}).expand("group:g0") == ["text:count"]
-    assert Groups(groups).circles() == []
+    assert ToolGroups({**groups, "g20000": ["text:count"]}).expand("group:g0") == ["text:count"]
+    assert ToolGroups(groups).circles() == []
 
 
 @each_row(

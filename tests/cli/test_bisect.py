@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core.__main__ import main
-from tavern_core.review.bisection import closed, dependencies_first, find_guilty
+from tavern_core.review.bisection import dependencies_first, find_guilty, with_dependencies
 from tests.cli.conftest import Run
 from tests.forked_programs import ForkedProgram, run_forked
 from tests.rows import each_row
@@ -49,7 +49,7 @@ def test_what_is_needed_is_always_there() -> None:
         return "b" in on
 
     assert find_guilty(needs, fails).plugins == ("b",)
-    assert all(closed(on, needs) == on for on in tried)
+    assert all(with_dependencies(on, needs) == on for on in tried)
     assert dependencies_first(needs) == ["c", "a", "b", "d", "e"]
 
 

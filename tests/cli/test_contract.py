@@ -15,7 +15,7 @@ import pytest
 
 from tavern_core.cli.app import COMMANDS, app
 from tavern_core.cli.output import aligned, json_text, pad, shorten, visible, width
-from tavern_core.cli.session import Command, Session
+from tavern_core.cli.session import CliCommand, CliSession
 from tests.cli.conftest import Run
 from tests.rows import each_row
 
@@ -37,7 +37,7 @@ GLOBAL = {
 
 def commands(group: click.Group = app, words: tuple[str, ...] = ("tavern",)) -> Iterator[tuple[str, click.Command]]:
     """Every command of the host with its full name."""
-    ctx = click.Context(group, obj=Session())
+    ctx = click.Context(group, obj=CliSession())
     for name in group.commands | COMMANDS if group is app else group.list_commands(ctx):
         command = group.get_command(ctx, name)
         assert command is not None
@@ -68,7 +68,7 @@ def test_the_manual_has_every_command_with_every_option(name: str) -> None:
 
 def test_the_usage_of_a_command_shows_which_words_may_be_left_out() -> None:
     for name, command in TREE.items():
-        ctx = click.Context(command, obj=Session())
+        ctx = click.Context(command, obj=CliSession())
         optional = [param for param in command.params if isinstance(param, click.Argument) and not param.required]
         shown = [param.make_metavar(ctx) for param in optional]
         assert [word for word in shown if not word.startswith("[")] == [], name
@@ -104,7 +104,7 @@ PAGES = sorted(
 def test_every_command_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text("utf-8")
     lines = re.findall(r"^(?:\$ +|    )?tavern (.+)$", text, re.M) + re.findall(r"`tavern ([^`]+)`", text)
-    ctx = click.Context(app, obj=Session())
+    ctx = click.Context(app, obj=CliSession())
     for line in lines:
         words = re.sub(r"^(--(set|home|config) \S+ +|--\S+ +|\\ *)+", "", line).split()
         command: click.Command | None = app
@@ -119,7 +119,7 @@ def test_every_global_option_is_in_the_manual() -> None:
 
 def test_every_command_takes_the_global_options_behind_its_words() -> None:
     for name, command in TREE.items():
-        assert isinstance(command, Command), name
+        assert isinstance(command, CliCommand), name
         assert {o for p in command.params for o in p.opts} >= GLOBAL - {"--help"}, name
 
 
@@ -132,7 +132,7 @@ def test_every_command_has_json() -> None:
 
 @each_row("name", COMMANDS)
 def test_the_short_help_of_a_command_is_its_own(name: str) -> None:
-    command = app.get_command(click.Context(app, obj=Session()), name)
+    command = app.get_command(click.Context(app, obj=CliSession()), name)
     assert command is not None
     assert COMMANDS[name].help == command.get_short_help_str(200)
 

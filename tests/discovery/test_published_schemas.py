@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from tavern_core.contract.permissions import hook_spellings
 from tavern_core.kernel.manifest.field_descriptions import TEXTS
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
-from tavern_core.kernel.manifest.published_schemas import FILES, Kind, published_schema, render
+from tavern_core.kernel.manifest.published_schemas import FILES, FileKind, published_schema, render
 from tavern_core.kernel.manifest.workflow_schema_completion import WORKFLOW_TEXTS
 from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.capability import CAPABILITIES
@@ -56,7 +56,7 @@ def workflow_fields() -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
-def test_the_shipped_file_is_the_one_that_models_and_tables_make(kind: Kind) -> None:
+def test_the_shipped_file_is_the_one_that_models_and_tables_make(kind: FileKind) -> None:
     shipped = (ROOT / "tavern_core/schemas" / FILES[kind]).read_text(encoding="utf-8")
     assert shipped == render(kind), "run: python -m tavern_core.kernel.manifest.published_schemas"
     Draft202012Validator.check_schema(published_schema(kind))
@@ -88,7 +88,7 @@ def test_the_examples_of_the_manual_are_right(block: str) -> None:
     assert [str(f) for f in reading.findings if f.severity != "info"] == []
 
 
-def problems(kind: Kind, data: Any) -> list[str]:
+def problems(kind: FileKind, data: Any) -> list[str]:
     return [error.message for error in Draft202012Validator(published_schema(kind)).iter_errors(data)]
 
 

@@ -8,8 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from tavern_core import CallContext, Tavern
-from tavern_core.assistant.cycle import ANSWER_CODES
 from tavern_core.assistant.form_widgets import OUTPUT_WIDGETS, TEXT_WIDGETS
+from tavern_core.assistant.repair_cycle import ANSWER_CODES
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions

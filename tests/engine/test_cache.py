@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 
 from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
-from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
+from tavern_core.flow.engine.cache import DiskCache, EarlierResults, RunCache, SessionCache
 from tests.engine.nodes import ALL
 from tests.engine.workbench import flow, group, made
 
@@ -122,7 +122,9 @@ class Bench:
         self.session, self.disk = SessionCache(), DiskCache(folder / "answers.db")
         self.steps: dict[str, Any] = {}
 
-    async def run(self, workflow: Any, inputs: Any = None, *, earlier: Earlier | None = None, **options: Any) -> Any:
+    async def run(
+        self, workflow: Any, inputs: Any = None, *, earlier: EarlierResults | None = None, **options: Any
+    ) -> Any:
         RAN.clear()
         cache = RunCache(self.session, self.disk, earlier)
         run = made(workflow, NODES, inputs, cache=cache, **options)
@@ -132,7 +134,7 @@ class Bench:
 
     async def again(self, workflow: Any, *start_at: str, **options: Any) -> Any:
         """Take up the last run, with no other cache."""
-        earlier, self.session = Earlier(self.steps, start_at), SessionCache()
+        earlier, self.session = EarlierResults(self.steps, start_at), SessionCache()
         self.disk.close()
         (self.folder / "answers.db").unlink(missing_ok=True)
         return await self.run(workflow, earlier=earlier, **options)

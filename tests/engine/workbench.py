@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tavern_core.flow.engine.plan_tables import prepare
-from tavern_core.flow.engine.run import Beginning, Run, RunHost
+from tavern_core.flow.engine.run import Run, RunHost, RunStart
 from tavern_core.flow.engine.run_options import RunOptions
-from tavern_core.graph.compile import Compiled, compile_workflow
+from tavern_core.graph.compile import CompileResult, compile_workflow
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.execution.threads import ThreadPool
 from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
@@ -117,7 +117,7 @@ def group(workflow: str, **given: Any) -> dict[str, Any]:
     }
 
 
-def compiled(workflow: Workflow, nodes: Iterable[Any] = (), workflows: Iterable[Workflow] = ()) -> Compiled:
+def compiled(workflow: Workflow, nodes: Iterable[Any] = (), workflows: Iterable[Workflow] = ()) -> CompileResult:
     return compile_workflow(workflow, Library(nodes, workflows))
 
 
@@ -131,7 +131,7 @@ def made(
     assert found.plan is not None, [str(problem) for problem in found.problems]
     return Run(
         prepare(found.plan), inputs or {}, host=RunHost(ThreadPool(8, "node"), Facilities()), context=CallContext(),
-        options=RunOptions(**options), beginning=Beginning(**own),
+        options=RunOptions(**options), beginning=RunStart(**own),
     )  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tavern_core.box.fork_server_client import ending
-from tavern_core.box.output import Head, HeadAndTail
-from tavern_core.builtin.executors.script.masking import Masking, secrets_of
-from tavern_core.builtin.executors.script.queue import Places
+from tavern_core.box.output import HeadAndTail, OutputHead
+from tavern_core.builtin.executors.script.masking import ScriptMasking, secrets_of
+from tavern_core.builtin.executors.script.queue import ScriptSlots
 from tavern_core.builtin.executors.script.script_input import request
 from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, parse
 from tavern_core.errors import InputInvalid, UpstreamError
@@ -87,7 +87,7 @@ def test_a_signal_without_a_name_is_called_by_its_number() -> None:
 
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(0, 60))
 def test_a_head_keeps_exactly_its_limit(pieces: list[bytes], limit: int) -> None:
-    head, whole = Head(limit), b"".join(pieces)
+    head, whole = OutputHead(limit), b"".join(pieces)
     fits = [head.add(piece) for piece in pieces]
     assert head.content() == whole[:limit]
     assert all(fits) == (len(whole) <= limit)
@@ -134,7 +134,7 @@ _SECRETS = st.text(st.characters(codec="utf-8"), min_size=4, max_size=40).filter
 @pytest.mark.slow
 @given(_SECRETS)
 def test_no_spelling_of_a_secret_stays(secret: str) -> None:
-    masking = Masking([secret])
+    masking = ScriptMasking([secret])
     in_json = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
     for spelling in (secret, *in_json, repr(secret)[1:-1], quote(secret)):
         assert masking.text(spelling) == "***"
@@ -148,7 +148,7 @@ def test_no_spelling_of_a_secret_stays(secret: str) -> None:
 @example("abab", 9, 0)
 @example("abab", 7, 1)
 def test_no_half_of_a_secret_stays_where_a_text_was_cut(secret: str, cut: int, times: int) -> None:
-    masking = Masking([secret])
+    masking = ScriptMasking([secret])
     whole = secret * times + "|" + secret
     shown = whole.encode()[:cut].decode(errors="replace"), whole.encode()[-cut:].decode(errors="replace")
     assert set(masking.beginning(shown[0])) <= {"*", "|"}
@@ -156,13 +156,13 @@ def test_no_half_of_a_secret_stays_where_a_text_was_cut(secret: str, cut: int, t
 
 
 def test_a_short_secret_spoils_no_other_text() -> None:
-    masking = Masking(["1"])
+    masking = ScriptMasking(["1"])
     assert masking.value({"a": "1", "b": "2021", "c": 1}) == {"a": "***", "b": "2021", "c": 1}
     assert masking.text("pin 1") == "pin ***"
 
 
 def test_the_longer_of_two_secrets_goes_first() -> None:
-    assert Masking(["abcd", "abcdefgh"]).text("abcdefgh abcd") == "*** ***"
+    assert ScriptMasking(["abcd", "abcdefgh"]).text("abcdefgh abcd") == "*** ***"
 
 
 PLANTED = "s3cr3t-Käse\"'/?"
@@ -219,7 +219,7 @@ def test_a_secret_is_in_no_command_line_and_no_environment(scripts: Scripts) -> 
 
 def test_places_are_given_in_order_and_given_back_by_the_cancelled() -> None:
     async def scenario() -> list[int]:
-        places, order = Places(1), []
+        places, order = ScriptSlots(1), []
 
         async def hold(number: int, release: asyncio.Event) -> None:
             async with places.one():
@@ -243,7 +243,7 @@ def test_places_are_given_in_order_and_given_back_by_the_cancelled() -> None:
 
 
 def test_a_place_is_not_given_to_a_loop_that_is_gone() -> None:
-    places = Places(1)
+    places = ScriptSlots(1)
     loop = asyncio.new_event_loop()
     held = places.one()
     loop.run_until_complete(held.__aenter__())

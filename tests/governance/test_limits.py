@@ -24,7 +24,7 @@ from tavern_core import Budget, CallContext, Out, Plugin, Tavern, ToolCall, Tool
 from tavern_core.errors import ConfigInvalid, ToolFailed, UpstreamError, UsageError
 from tavern_core.kernel.limits import result_cache
 from tavern_core.kernel.limits.breakers import CircuitBreaker
-from tavern_core.kernel.limits.slots import Full, Slots
+from tavern_core.kernel.limits.slots import QueueFull, Slots
 from tavern_core.model.rate_and_concurrency_limits import Breaker, ToolLimits, parse_rate
 from tavern_core.model.result import ToolError
 from tests import programs
@@ -1045,7 +1045,7 @@ class SlotsAsAModel(RuleBasedStateMachine):
     def enter(self, caller: str) -> None:
         try:
             place = self.slots.enter(caller)
-        except Full:
+        except QueueFull:
             assert len([1 for _, p in self.waiting if not p.done()]) >= 4
             if self.displaces:
                 lines = Counter(one for one, _ in self.waiting)

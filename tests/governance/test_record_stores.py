@@ -24,8 +24,8 @@ from tavern_core.builtin.stores.redis_records import RedisRecords
 from tavern_core.contract.stores import DAMAGED, Record, RecordStore
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.stores.memory_records import MemoryRecords
-from tavern_core.kernel.stores.owed_changes import OwedChanges
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
+from tavern_core.kernel.stores.unwritten_changes import UnwrittenChanges
 from tests.governance import redis_server
 from tests.rows import each_row
 from tests.state.processes import start
@@ -733,7 +733,7 @@ def test_a_record_in_redis_that_somebody_else_has_changed_is_reported_as_damaged
 @pytest.mark.slow
 def test_a_change_that_is_broken_itself_is_given_up_and_the_others_are_made(caplog: pytest.LogCaptureFixture) -> None:
     made = threading.Event()
-    owed = OwedChanges("tavern-test")
+    owed = UnwrittenChanges("tavern-test")
     owed.owe("broken", lambda: {}["absent"])
     owed.owe("good", made.set)
     assert made.wait(30)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, CallError, Plugin, Service, Tavern, ToolResult, hookimpl, tool
-from tavern_core.builtin.services.net.service import NetOf, WholeNet
+from tavern_core.builtin.services.net.service import NetService, PluginNet
 from tavern_core.contract.protocols import ServiceUser
 from tavern_core.errors import ConfigInvalid
 from tests.guards.web import CERTIFICATE, Web, addresses, has_ipv6, http, redirect, web
@@ -33,28 +33,28 @@ def site() -> Iterator[Web]:
         yield server
 
 
-def net(*network: str, read: Any = (), resolve: Any = None, tls: bool = False) -> NetOf:
+def net(*network: str, read: Any = (), resolve: Any = None, tls: bool = False) -> PluginNet:
     """What a plugin with this scope of `network` (and of `read:web`) uses; () is not granted, None without a scope."""
     trusted = ssl.create_default_context(cafile=str(CERTIFICATE)) if tls else None
     scopes = {"network": network, "read:web": read}
-    whole = whole_net() if resolve is None and trusted is None else WholeNet(resolve, trusted)
+    whole = whole_net() if resolve is None and trusted is None else NetService(resolve, trusted)
     return whole.for_plugin(ServiceUser("desk", lambda c: scopes.get(c, ())))
 
 
 @functools.cache
-def whole_net() -> WholeNet:
+def whole_net() -> NetService:
     """The service of a host: plugins share it, and what it read of the system's certificates."""
-    return WholeNet()
+    return NetService()
 
 
-def refused(net: NetOf, url: str, **more: Any) -> CallError:
+def refused(net: PluginNet, url: str, **more: Any) -> CallError:
     with pytest.raises(CallError) as failed:
         net.fetch_sync(url, **more)
     assert failed.value.message
     return failed.value
 
 
-def denied(net: NetOf, url: str, **more: Any) -> str:
+def denied(net: PluginNet, url: str, **more: Any) -> str:
     error = refused(net, url, **more)
     assert error.code == "POLICY_DENIED", error
     return error.message

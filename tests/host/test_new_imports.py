@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tavern_core.review.import_probe import prober
-from tavern_core.review.probe_result import Import
+from tavern_core.review.probe_result import PluginImport
 from tests.forked_programs import run_forked
 from tests.programs import Program
 
@@ -194,7 +194,7 @@ note(json.dumps(seen()))
 def test_an_import_sees_what_it_would_see_in_the_host_and_none_of_its_files(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prober.probe(Import("none", has_code=False), seconds=60)  # the process runs already when all this changes
+    prober.probe(PluginImport("none", has_code=False), seconds=60)  # the process runs already when all this changes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ODD", "\udcff=\n")
     monkeypatch.setattr(sys, "path", [*sys.path, "", "relative", str(tmp_path / "more")])
@@ -212,7 +212,7 @@ def test_an_import_sees_what_it_would_see_in_the_host_and_none_of_its_files(
 def test_what_it_prints_goes_nowhere(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
     code = "import os, sys\nprint('x' * 10**6); print('y' * 10**6, file=sys.stderr)\nfor fd in (1, 2):\n    os.write(fd, b'z' * 10**6)\n"
     folder = workshop.folder("loud", code, HELLO)
-    assert prober.probe(Import("loud", folder=folder), seconds=60).outcome == "good"
+    assert prober.probe(PluginImport("loud", folder=folder), seconds=60).outcome == "good"
     assert capfd.readouterr() == ("", "")
 
 
@@ -246,7 +246,7 @@ def test_what_an_import_starts_ends_with_it(workshop: Workshop) -> None:
     for end in ("", EXIT):
         with (folder / "__init__.py").open("a") as code:
             code.write(end)
-        assert prober.probe(Import("one", folder=folder), seconds=60).is_safe is (not end)
+        assert prober.probe(PluginImport("one", folder=folder), seconds=60).is_safe is (not end)
         until(lambda: all(is_gone(int(word)) for word in workshop.tried() if word.isdigit()))
     assert sum(word.isdigit() for word in workshop.tried()) == 2
 
@@ -279,7 +279,7 @@ def test_nothing_outlives_a_host_that_is_killed(workshop: Workshop) -> None:
 def test_a_process_that_is_killed_between_two_imports_is_replaced(workshop: Workshop) -> None:
     folder = workshop.folder("one", "import os\nnote(os.getppid())\n", HELLO)
     for _ in range(2):
-        assert prober.probe(Import("one", folder=folder), seconds=60).outcome == "good"
+        assert prober.probe(PluginImport("one", folder=folder), seconds=60).outcome == "good"
         os.kill(int(workshop.tried()[-1]), signal.SIGKILL)
     assert len(set(workshop.tried())) == 3  # its name once, and two processes
 
@@ -361,7 +361,9 @@ def test_imports_that_take_long_do_not_hold_up_the_others(workshop: Workshop) ->
     with ThreadPoolExecutor(15) as pool:
         found = list(
             pool.map(
-                lambda folder: prober.probe(Import(folder.name, folder=folder), seconds=1 if folder in hanging else 60),
+                lambda folder: prober.probe(
+                    PluginImport(folder.name, folder=folder), seconds=1 if folder in hanging else 60
+                ),
                 [*hanging, *good],
             )
         )

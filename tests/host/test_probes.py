@@ -12,7 +12,7 @@ import pytest
 
 from tavern_core import Plugin
 from tavern_core.review.import_probe import prober
-from tavern_core.review.probe_result import Import
+from tavern_core.review.probe_result import PluginImport
 from tests import programs
 from tests.forked_programs import run_forked
 from tests.rows import each_row
@@ -64,7 +64,7 @@ def folder_of(tmp_path: Path, code: str) -> Path:
 def test_what_the_host_would_not_survive_is_found(tmp_path: Path, what: str) -> None:
     code, words = BAD[what]
     folder = folder_of(tmp_path, code)
-    found = prober.probe(Import("bad", folder=folder), seconds=1 if words == "not ended" else 60)
+    found = prober.probe(PluginImport("bad", folder=folder), seconds=1 if words == "not ended" else 60)
     assert not found.is_safe
     assert words in found.said
     if what in ("segfault", "abort", "endless loop", "endless wait"):
@@ -74,7 +74,7 @@ def test_what_the_host_would_not_survive_is_found(tmp_path: Path, what: str) -> 
 @each_row("what", FINE)
 def test_what_costs_only_the_plugin_is_none_of_its_business(tmp_path: Path, what: str) -> None:
     code, outcome, notes = FINE[what]
-    found = prober.probe(Import("bad", folder=folder_of(tmp_path, code)), seconds=30)
+    found = prober.probe(PluginImport("bad", folder=folder_of(tmp_path, code)), seconds=30)
     assert (found.outcome, found.notes) == (outcome, notes)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 
 from tavern_core import Plugin, Tavern, deny, hookimpl, tool
-from tavern_core.kernel.log.call_changes import Change, diff
+from tavern_core.kernel.log.call_changes import CallChange, diff
 from tests.forked_programs import run_forked
 
 from .conftest import Opened
@@ -120,7 +120,7 @@ def test_no_secret_is_shown_wherever_a_plugin_puts_it(opened: Opened) -> None:
 def test_many_and_long_differences_are_cut_and_counted() -> None:
     before = {"arguments": {f"k{n}": "a" * 1000 for n in range(50)}}
     after = {"arguments": {f"k{n}": "b" * 1000 for n in range(50)}}
-    found = diff([Change("p", "all", before, after)], lambda value: value)
+    found = diff([CallChange("p", "all", before, after)], lambda value: value)
     assert len(found) == 21
     assert found[-1] == {"plugin": "p", "more": 30}
     assert len(found[0]["before"]) < 250

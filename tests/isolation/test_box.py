@@ -20,7 +20,7 @@ import pytest
 
 from tavern_core.box import runtime_paths, seccomp
 from tavern_core.box.layer_probe import available_layers
-from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxUnavailable, Granted
+from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxUnavailable, GrantedPaths
 from tavern_core.box.syscalls import MACHINE
 from tests.forked_programs import run_forked
 from tests.rows import each_row
@@ -211,7 +211,7 @@ def test_a_process_with_several_threads_is_not_confined() -> None:
 def test_a_policy_survives_json_and_refuses_what_it_does_not_know() -> None:
     policy = BoxPolicy(
         ("/a",), ("/b",), ("/c",), True, True, True, True, BoxLimits(1, False, 2, 3, None, 5), "best-effort", ("seccomp",), ("landlock",),
-        Granted(("/d",), ("/e",), ("/f",), ("/g",), "/h"),
+        GrantedPaths(("/d",), ("/e",), ("/f",), ("/g",), "/h"),
     )  # fmt: skip
     assert BoxPolicy.from_json(policy.to_json()) == policy
     for text in (

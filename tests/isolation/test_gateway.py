@@ -17,7 +17,7 @@ import pytest
 from tavern_core import Budget, CallContext, Tavern
 from tavern_core.box import landlock
 from tavern_core.isolation.gateway import proxy
-from tavern_core.isolation.gateway.listener import Seats
+from tavern_core.isolation.gateway.listener import ConnectionSlots
 
 from ..executors.workbench import in_use, left_since, until
 from ..guards.web import CERTIFICATE, Web, has_ipv6, http, web
@@ -518,7 +518,7 @@ answer = [early, third.recv(12).decode()]
 def test_all_calls_of_a_host_share_a_number_of_connections(
     place: Shared, site: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seats = Seats(2)
+    seats = ConnectionSlots(2)
     monkeypatch.setattr(proxy, "_seats", seats)
     code = "held = [socket.create_connection(('127.0.0.1', 3128)) for _ in range(2)]\nanswer = status(f'GET http://{site}/ HTTP/1.0\\r\\n\\r\\n')"
     tavern = place.host(network(site.place))

@@ -14,8 +14,8 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.box.policy import LAYERS
-from tavern_core.box.protected_path_splitting import around
-from tavern_core.isolation.closed_paths import Mount, closed, read_mounts
+from tavern_core.box.protected_path_splitting import unprotected_entries
+from tavern_core.isolation.closed_paths import Mount, read_mounts, with_mount_aliases
 from tests.rows import each_row
 
 from ..executors.workbench import processes_with
@@ -339,7 +339,7 @@ TREE = {
 )
 def test_what_is_shut_stays_shut_and_its_neighbours_are_given(path: str, given: list[str]) -> None:
     state = "/home/ann/.local/state"
-    assert list(around(path, [state], f"{state}/data/demo", lambda folder: TREE[folder])) == given
+    assert list(unprotected_entries(path, [state], f"{state}/data/demo", lambda folder: TREE[folder])) == given
 
 
 def test_a_link_beside_what_is_shut_leads_nowhere(tmp_path: Path) -> None:
@@ -347,14 +347,14 @@ def test_a_link_beside_what_is_shut_leads_nowhere(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     (tmp_path / "link").symlink_to("state")
     (tmp_path / "upwards").symlink_to(".")
-    assert list(around(str(tmp_path), [str(tmp_path / "state")], "/none")) == [str(tmp_path / "notes")]
+    assert list(unprotected_entries(str(tmp_path), [str(tmp_path / "state")], "/none")) == [str(tmp_path / "notes")]
 
 
 def test_a_folder_that_cannot_be_listed_gives_nothing() -> None:
     def listed(folder: str) -> list[str]:
         raise PermissionError(folder)
 
-    assert list(around("/home", ["/home/ann"], "/home/ann/own", listed)) == []
+    assert list(unprotected_entries("/home", ["/home/ann"], "/home/ann/own", listed)) == []
 
 
 @each_row(
@@ -371,7 +371,7 @@ def test_a_folder_that_cannot_be_listed_gives_nothing() -> None:
     ],
 )  # fmt: skip
 def test_what_is_mounted_twice_is_shut_twice(mounts: list[tuple[str, str, str]], path: str, shut: list[str]) -> None:
-    assert closed([path], [Mount(*row) for row in mounts]) == shut
+    assert with_mount_aliases([path], [Mount(*row) for row in mounts]) == shut
 
 
 def test_mounts_are_read_with_their_escapes(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import PolicyDenied
-from tavern_core.isolation.node_codec import HOOK_VALUES, Stays
-from tavern_core.kernel.hooks.argument_copies import shown
+from tavern_core.isolation.node_codec import HOOK_VALUES, OpaqueValue
+from tavern_core.kernel.hooks.argument_copies import copy_for_plugin
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo
 from tests.rows import each_row
@@ -173,7 +173,7 @@ def back_and_forth(value: Any, known: dict[str, Any]) -> Any:
     [
         ("run", RunInfo("r", "w", "p", "waiting")),
         ("node", NodeInfo("g/n", "t:X", {"a": [1]}, "t")),
-        ("definition", shown(SHOWN)),
+        ("definition", copy_for_plugin(SHOWN)),
         ("inputs", INPUTS),
         ("inputs", {}),
         ("outputs", {"y": 3, "z": Skip}),
@@ -185,16 +185,16 @@ def test_what_comes_back_unchanged_is_what_was_shown(name: str, value: Any) -> N
 
 def test_what_cannot_cross_is_handed_back_and_nothing_else() -> None:
     there = HOOK_VALUES.decode(HOOK_VALUES.encode(INPUTS), {})
-    assert isinstance(there["thing"], Stays)
+    assert isinstance(there["thing"], OpaqueValue)
     assert repr(there["thing"]) == "<a object that stays in the host>"
     moved = {"other": there["thing"], "text": "b"}
     assert HOOK_VALUES.decode(HOOK_VALUES.encode(moved), {"inputs": INPUTS}) == {"other": THING, "text": "b"}
     foreign = HOOK_VALUES.decode(["values", {"x": ["stays", ["absent", "Secret"]]}], {"inputs": INPUTS})
-    assert isinstance(foreign["x"], Stays)
+    assert isinstance(foreign["x"], OpaqueValue)
 
 
 def test_a_changed_node_type_keeps_what_did_not_cross() -> None:
-    own = shown(SHOWN)
+    own = copy_for_plugin(SHOWN)
     there = HOOK_VALUES.decode(HOOK_VALUES.encode(own), {})
     slot = replace(there.inputs["a"], description="new")
     back = HOOK_VALUES.decode(
@@ -217,4 +217,4 @@ DAMAGED: list[Any] = [
 @each_row("packed", DAMAGED)
 def test_a_forged_answer_is_a_value_error(packed: Any) -> None:
     with pytest.raises(ValueError):
-        HOOK_VALUES.decode(packed, {"inputs": INPUTS, "definition": shown(SHOWN)})
+        HOOK_VALUES.decode(packed, {"inputs": INPUTS, "definition": copy_for_plugin(SHOWN)})

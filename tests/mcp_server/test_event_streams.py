@@ -18,7 +18,7 @@ from mcp_types import JSONRPCResponse
 from tavern_core import Tavern, tool
 from tavern_core.server.mcp import asgi_app, changes, event_store
 from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
-from tavern_core.server.mcp.service import Pages
+from tavern_core.server.mcp.service import ListPages
 from tests.mcp_server.serving import over_stdio
 from tests.mcp_server.shop import META, answer, open_shop, subscribed
 from tests.plain_http import NO_TLS
@@ -102,7 +102,7 @@ def test_a_lost_stream_goes_on_for_its_own_session_alone(tmp_path: Path) -> None
 @each_row("event", ["nonsense", "-", "a-b", "a-" + "9" * 5_000, "é"])
 def test_an_event_that_is_none_is_followed_by_nothing(event: str) -> None:
     sent: list[Any] = []
-    store = SessionEvents(RecentEvents(Pages()), "agent:ann")
+    store = SessionEvents(RecentEvents(ListPages()), "agent:ann")
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -117,7 +117,7 @@ def test_an_event_that_is_none_is_followed_by_nothing(event: str) -> None:
 
 
 def test_nothing_is_lost_between_what_is_sent_again_and_what_follows() -> None:
-    store, followed, sent = SessionEvents(RecentEvents(Pages()), "agent:ann"), set[str](), list[Any]()
+    store, followed, sent = SessionEvents(RecentEvents(ListPages()), "agent:ann"), set[str](), list[Any]()
     store.is_followed = followed.__contains__
 
     async def come(number: int) -> str:
@@ -171,7 +171,7 @@ SENT: dict[str, tuple[str, list[int | None]]] = {
 def test_what_is_dropped_is_of_the_principal_that_takes_most_room(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_store, "_MOST_BYTES", 10_000)
     order, left = SENT[case]
-    recent = RecentEvents(Pages())
+    recent = RecentEvents(ListPages())
     sessions = {name: SessionEvents(recent, f"agent:{name}") for name in ("ann", "bob")}
     names: dict[str, str] = {}
     for stream in order.split():
@@ -184,7 +184,7 @@ def test_what_is_dropped_is_of_the_principal_that_takes_most_room(case: str, mon
 def test_events_that_a_stream_has_forgotten_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_store, "_MOST_BYTES", 10_000)
     monkeypatch.setattr(event_store, "_MOST_EVENTS", 2)
-    recent = RecentEvents(Pages())
+    recent = RecentEvents(ListPages())
     session = SessionEvents(recent, "agent:ann")
     small = asyncio.run(session.store_event("1", JSONRPCResponse(jsonrpc="2.0", id=1, result={})))
     for _ in range(9):

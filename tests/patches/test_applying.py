@@ -253,14 +253,14 @@ def many(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_the_work_grows_with_the_workflow_and_with_the_patch_and_not_with_their_product() -> None:
-    from tavern_core.graph.patch import patched
+    from tavern_core.graph.patch import apply_patch
     from tavern_core.graph.patch_ids import with_ids
     from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 
     def work(nodes: int, operations: int) -> int:
         workflow, patch = workflow_of(large(nodes)), many(operations)
-        with_ids(patched(workflow, patch), 1)  # imports, caches
-        return calls_made(lambda: with_ids(patched(workflow, patch), 1))
+        with_ids(apply_patch(workflow, patch), 1)  # imports, caches
+        return calls_made(lambda: with_ids(apply_patch(workflow, patch), 1))
 
     base, more_nodes, more_operations = work(1_000, 100), work(2_000, 100), work(1_000, 200)
     assert more_nodes < 2.1 * base

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tavern_core.graph.json_patch import MOST_OPERATIONS, apply_patch, measured
+from tavern_core.graph.json_patch import MOST_OPERATIONS, apply_patch, measure_json
 from tavern_core.graph.patch_problems import PatchRefused
 from tests.rows import each_row
 
@@ -115,4 +115,4 @@ def test_a_hostile_patch_is_bounded(name: str) -> None:
     ("value", "expected"), [(1, (1, 0)), ([], (1, 1)), ({"a": [1, {}]}, (4, 3)), ([[[]]], (3, 3)), ([1, 2], (3, 1))]
 )
 def test_values_and_levels_are_counted(value: Any, expected: tuple[int, int]) -> None:
-    assert measured(value, 1_000) == expected
+    assert measure_json(value, 1_000) == expected

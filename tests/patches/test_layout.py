@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core import Tavern
-from tavern_core.graph.layout import arranged, layout
+from tavern_core.graph.layout import layout, layout_with_sizes
 from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 from tavern_core.model.workflow import Workflow
 from tests.counting import calls_made
@@ -44,7 +44,7 @@ def drawn(seed: int, nodes: int, edges: int, *, placed: float = 0.0, inside: flo
 
 def overlaps(workflow: Workflow, *, keep: bool = True) -> list[tuple[str, str]]:
     """Pairs of nodes in one group that overlap, except two that were placed by a person."""
-    places, sizes = arranged(workflow, keep=keep)
+    places, sizes = layout_with_sizes(workflow, keep=keep)
     nodes = list(workflow.nodes)
     found = []
     for at, one in enumerate(nodes):
@@ -132,7 +132,7 @@ def test_a_group_is_as_large_as_its_nodes_need() -> None:
         ],
         "edges": [{"id": f"e{at}", "source": f"n{at}", "target": f"n{at + 1}"} for at in range(5)] + [{"id": "x", "source": "n5", "target": "after"}],
     })  # fmt: skip
-    places, sizes = arranged(workflow)
+    places, sizes = layout_with_sizes(workflow)
     width, height = sizes["box"]
     assert all(places[f"n{at}"][0] > 0 and places[f"n{at}"][0] + sizes[f"n{at}"][0] < width for at in range(6))
     assert all(places[f"n{at}"][1] > 0 and places[f"n{at}"][1] + sizes[f"n{at}"][1] < height for at in range(6))
@@ -158,7 +158,7 @@ def test_an_odd_file_is_laid_out_all_the_same(name: str) -> None:
     nodes = ODD[name]
     ends = [node["id"] for node in nodes]
     edges = [{"id": f"e{at}", "source": one, "target": other} for at, (one, other) in enumerate(pairwise(ends))]
-    places, _ = arranged(workflow_of({"nodes": nodes, "edges": edges}))
+    places, _ = layout_with_sizes(workflow_of({"nodes": nodes, "edges": edges}))
     assert set(places) == set(ends)
     assert all(abs(x) < 1e10 and abs(y) < 1e10 for x, y in places.values())
 

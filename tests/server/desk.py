@@ -16,7 +16,7 @@ import httpx2
 
 from tavern_core import Plugin, PluginContext, Tavern, ToolContext, ToolFailed, hookimpl, tool
 from tavern_core.server import app
-from tavern_core.server.listening import Limits, server
+from tavern_core.server.listening import ClientLimits, server
 from tests.plain_http import NO_TLS
 
 COUNT = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
@@ -187,7 +187,7 @@ def served(
     with Tavern.open(whole, plugins=[Plugin(desk, name="desk"), *plugins], home=folder / "home") as tavern:
         desk.tavern = tavern
         application = app(tavern)
-        limits = Limits(tavern.config.server.client_ms / 1000, tavern.config.server.connections)
+        limits = ClientLimits(tavern.config.server.client_ms / 1000, tavern.config.server.connections)
         running = server(application, limits, application.feed.close)
         with socket.create_server(("127.0.0.1", 0)) as listener:  # connections wait until the server accepts them
             port = listener.getsockname()[1]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tavern_core.errors import PluginNotFound, StateDamaged, UsageError
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, carried_over, decide
+from tavern_core.kernel.grants.grants import GrantDecision, GrantRecord, PluginFacts, carried_over, decide
 from tavern_core.kernel.grants.lock_comments import keep_comments
 from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
 from tests.rows import each_row
@@ -68,7 +68,7 @@ def test_only_what_is_declared_and_granted_and_not_refused_is_usable(
 
 
 def test_without_a_record_nothing_is_usable_and_everything_waits() -> None:
-    assert decide(facts(CHECK, READ), None) == Decision(undecided=frozenset({CHECK, READ}))
+    assert decide(facts(CHECK, READ), None) == GrantDecision(undecided=frozenset({CHECK, READ}))
     assert not decide(facts(), None).is_pending
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.plugins.enabled_state import PluginStates, Switch
+from tavern_core.kernel.plugins.enabled_state import EnabledDecision, PluginStates
 from tests.rows import each_row
 
 from .processes import start
@@ -26,7 +26,7 @@ def test_a_decision_is_kept_with_its_reason_and_time(tmp_path: Path) -> None:
     states(tmp_path).disable("text", reason="太慢了", by="alice")
     states(tmp_path).enable("other")
     read = states(tmp_path).read()
-    assert read.switches["text"] == Switch(False, "太慢了", "2026-11-21T12:00:00.000Z", "alice")
+    assert read.switches["text"] == EnabledDecision(False, "太慢了", "2026-11-21T12:00:00.000Z", "alice")
     assert read.disabled == {"text": "太慢了"}
     assert read.switches["other"].enabled
     assert states(tmp_path).disabled() == {"text": "太慢了"}

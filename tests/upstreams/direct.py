@@ -17,7 +17,7 @@ from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import CallContext, Rights, ToolCall
 from tavern_core.model.config import IsolationConfig
-from tavern_core.upstreams.process import Home, start_process
+from tavern_core.upstreams.process import ProcessEnvironment, start_process
 
 
 class DirectUpstream:
@@ -62,7 +62,7 @@ class DirectUpstream:
         return httpx2.AsyncClient(timeout=timeout_s, headers=dict(self.headers), trust_env=False)
 
     async def start(self) -> Process:
-        home = Home(str(self._place), {})
+        home = ProcessEnvironment(str(self._place), {})
         return await start_process(self.command, home, self._sandbox, Rights(), trusted=self._trusted)
 
     def load(self, name: str) -> str | None:

@@ -15,7 +15,7 @@ from aiohttp import web
 from comfy_api_proxy.app import make_app
 
 from tavern_core import CallContext, Tavern
-from tavern_core.builtin.adapters.comfyui.watch import Watch
+from tavern_core.builtin.adapters.comfyui.watch import RunProgress
 from tests.forked_programs import NETWORK, ForkedProgram
 from tests.upstreams.comfyui_stub import JPEG, RECORDED, TRANSCRIPTS, ComfyStub, preview
 from tests.upstreams.opening import failure, opened
@@ -415,7 +415,7 @@ async def test_a_preview_that_cannot_be_kept_costs_no_run(tmp_path: Path) -> Non
 
 
 def test_recorded_messages_become_progress() -> None:
-    watch = Watch(RECORDED["response"]["prompt_id"], RECORDED["request"])
+    watch = RunProgress(RECORDED["response"]["prompt_id"], RECORDED["request"])
     reported = [(watch.text(json.dumps(message)), watch.done, watch.says) for message in RECORDED["ws"]]
     moved = [(done, says) for what, done, says in reported if what == "moved"]
     assert moved == [
@@ -428,7 +428,7 @@ def test_recorded_messages_become_progress() -> None:
     ]
     assert [what for what, _, _ in reported if what == "ended"] == ["ended", "ended"]
     within = {"prompt_id": RECORDED["response"]["prompt_id"], "node": "3", "value": 1, "max": 4}
-    fresh = Watch(within["prompt_id"], RECORDED["request"])
+    fresh = RunProgress(within["prompt_id"], RECORDED["request"])
     fresh.text(json.dumps({"type": "progress", "data": within}))
     assert fresh.done == 0.25
 

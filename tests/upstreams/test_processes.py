@@ -18,7 +18,7 @@ from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import Rights
 from tavern_core.model.config import IsolationConfig
-from tavern_core.upstreams.process import Home, RunningProcess, start_process
+from tavern_core.upstreams.process import ProcessEnvironment, RunningProcess, start_process
 from tests.executors.workbench import open_descriptors, processes_with
 from tests.isolation.waiting import until
 
@@ -45,7 +45,7 @@ def run(tmp_path: Path, code: str, use: Use, trusted: bool = False, **environmen
     before = open_descriptors()
 
     async def main() -> Any:
-        home = Home(str(tmp_path), environment, ("topsecret",))
+        home = ProcessEnvironment(str(tmp_path), environment, ("topsecret",))
         process = await start_process(
             [sys.executable, "-c", code, marker(tmp_path)], home, sandbox, Rights(), trusted=trusted
         )
@@ -210,7 +210,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
             ("./text", "the file './text' may not be executed"),
         ):
             with pytest.raises(UpstreamError, match=message):
-                await start_process([word], Home(str(tmp_path), {}), sandbox, Rights())
+                await start_process([word], ProcessEnvironment(str(tmp_path), {}), sandbox, Rights())
         boxes.release()
 
     asyncio.run(main())

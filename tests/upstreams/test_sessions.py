@@ -138,7 +138,7 @@ def test_a_call_whose_old_connection_was_replaced_while_it_was_checked_goes_on_a
         raise lost()
 
     async def calls() -> None:
-        used = session.Session("toy", connect, 60.0)
+        used = session.UpstreamSession("toy", connect, 60.0)
         assert await used.use(which) == 0
         monkeypatch.setattr(session, "CHECK_AFTER_S", -1.0)
         first = asyncio.create_task(used.use(which))

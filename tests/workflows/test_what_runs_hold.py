@@ -17,7 +17,7 @@ from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.flow import run_pipeline
 from tavern_core.flow.engine import sqlite_run_store
 from tavern_core.flow.engine.cache import SessionCache
-from tavern_core.flow.recent_runs import Remembered
+from tavern_core.flow.recent_runs import RecentRuns
 from tests.engine.workbench import flow, group
 from tests.rows import row
 from tests.workflows.folder import Flows
@@ -353,7 +353,7 @@ async def test_what_runs_gave_is_held_within_bounds(flows: Flows, monkeypatch: p
     monkeypatch.setattr(sqlite_run_store, "MOST_RECORD", 10_000)
     monkeypatch.setattr(sqlite_run_store, "MOST_BYTES", 20_000)
     monkeypatch.setattr(sqlite_run_store, "_TIDY_EVERY", 5)
-    monkeypatch.setattr(run_pipeline, "Remembered", partial(Remembered, most_bytes=30_000))
+    monkeypatch.setattr(run_pipeline, "RecentRuns", partial(RecentRuns, most_bytes=30_000))
     async with flows.open(PLUGIN) as tavern:
         ids = [
             (

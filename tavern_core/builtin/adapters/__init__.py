@@ -23,7 +23,7 @@ MODULES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred:
+class LazyAdapter:
     """An adapter whose module is imported at its first use."""
 
     module: str
@@ -61,4 +61,4 @@ def _loaded(module: str) -> Adapter:
 
 @hookimpl(fast=True)
 def tavern_register_adapters(ctx: PluginContext) -> Mapping[str, Adapter]:
-    return {kind: Deferred(module) for kind, module in MODULES.items()}
+    return {kind: LazyAdapter(module) for kind, module in MODULES.items()}

@@ -46,12 +46,12 @@ class LangChain:
         "additionalProperties": False,
     }
 
-    async def connect(self, upstream: Upstream) -> Tools:
+    async def connect(self, upstream: Upstream) -> LangChainTools:
         """Import the package and look for tools; in a thread, because it may take seconds."""
         return await asyncio.to_thread(_scanned, upstream.package, upstream.settings.get("objects"))
 
 
-class Tools(InstalledTools):
+class LangChainTools(InstalledTools):
     """The tools that were found, as a connection."""
 
     def __init__(self, package: str, tools: Mapping[str, Any], listing: Listing) -> None:
@@ -72,7 +72,7 @@ class Tools(InstalledTools):
         return await call.in_thread(run, call.call.id, arguments)
 
 
-def _scanned(package: str, objects: Iterable[str] | None) -> Tools:
+def _scanned(package: str, objects: Iterable[str] | None) -> LangChainTools:
     """The tools of a package. It runs in a thread, which no Ctrl-C reaches: what is raised here is the package's own.
 
     Raises:
@@ -100,7 +100,7 @@ def _scanned(package: str, objects: Iterable[str] | None) -> Tools:
         left_out[package] = (
             "it has no tool at its top level; name what makes its tools in settings.objects: module:name"
         )
-    return Tools(package, tools, Listing(found, left_out=left_out, version=_version(package)))
+    return LangChainTools(package, tools, Listing(found, left_out=left_out, version=_version(package)))
 
 
 def _found(package: str, objects: Iterable[str] | None, left_out: dict[str, str]) -> Iterator[tuple[str, Any]]:

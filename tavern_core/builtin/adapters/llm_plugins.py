@@ -51,7 +51,7 @@ class LlmPlugins:
         "additionalProperties": False,
     }
 
-    async def connect(self, upstream: Upstream) -> Tools:
+    async def connect(self, upstream: Upstream) -> LlmPluginTools:
         """Import the package and let it register its tools; in a thread, because it may take seconds."""
         arguments = upstream.settings.get("toolboxes") or {}
         things, left_out = await asyncio.to_thread(_registered, upstream.package)
@@ -68,12 +68,12 @@ class LlmPlugins:
                 left_out[label] = printed(error)
         for label in arguments.keys() - {_label(thing, name) for thing, name in things}:
             left_out[label] = f"{upstream.package} registers no {label}; correct settings.toolboxes"
-        return Tools(
+        return LlmPluginTools(
             upstream.package, tools, Listing(found, left_out=left_out, version=metadata.version(upstream.package))
         )
 
 
-class Tools(InstalledTools):
+class LlmPluginTools(InstalledTools):
     """The registered tools, as a connection."""
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:

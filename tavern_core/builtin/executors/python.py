@@ -24,7 +24,7 @@ from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
-Run = Callable[[Any, ToolCall | None], Any]
+RunFunction = Callable[[Any, ToolCall | None], Any]
 
 
 @hookimpl(fast=True)
@@ -115,7 +115,7 @@ def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return _code_of(call) if inspect.isroutine(call) else function
 
 
-def _keywords(target: PythonTarget, home: ToolHome) -> Run:
+def _keywords(target: PythonTarget, home: ToolHome) -> RunFunction:
     """``function(**arguments)``, with only the wrapping that this target needs."""
     function, convert, inject = _by_keyword(target.function), target.convert, dict(target.inject)
     if inject:
@@ -160,7 +160,7 @@ def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
     return call_by_name
 
 
-def _execute(function: Callable[..., Any]) -> Run:
+def _execute(function: Callable[..., Any]) -> RunFunction:
     """Seed 002: ``execute(tool_call_id, params)``, or fewer of these, as there."""
     try:
         kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]

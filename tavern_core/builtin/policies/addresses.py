@@ -23,7 +23,7 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:  # loaded with the first checked address
     from tavern_core.contract.guards.addresses import Target
-    from tavern_core.schema.guarded_value_search import Marked
+    from tavern_core.schema.guarded_value_search import GuardedValue
 
 _WEB: Final = ("read:web", "network")
 
@@ -33,7 +33,7 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval 
     return decision(call, tool, "url", partial(_judge, call, tool))
 
 
-def _is_no_address(one: Marked, mark: Guard) -> bool:
+def _is_no_address(one: GuardedValue, mark: Guard) -> bool:
     """True for a text that is not an address, if the schema also allows other texts."""
     from tavern_core.contract.guards.addresses import scheme_of
 
@@ -43,7 +43,7 @@ def _is_no_address(one: Marked, mark: Guard) -> bool:
     return not scheme_of(value) and not value.lstrip().startswith(("//", "\\\\", "/\\", "\\/"))
 
 
-def _judge(call: ToolCall, tool: ToolSpec, one: Marked, mark: Guard) -> Deny | None:
+def _judge(call: ToolCall, tool: ToolSpec, one: GuardedValue, mark: Guard) -> Deny | None:
     from tavern_core.contract.guards.addresses import BadUrl, read_url, target_flaw
 
     if _is_no_address(one, mark):

@@ -25,7 +25,7 @@ from tavern_core.model.parameter_guard_marks import Guard
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.schema.guarded_value_search import Marked
+    from tavern_core.schema.guarded_value_search import GuardedValue
 
 _CAPABILITIES: Final = {"read": "read:fs", "write": "write:fs"}
 
@@ -35,7 +35,7 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval 
     return decision(call, tool, "path", partial(_judge, call, tool))
 
 
-def _judge(call: ToolCall, tool: ToolSpec, one: Marked, mark: Guard) -> Deny | None:
+def _judge(call: ToolCall, tool: ToolSpec, one: GuardedValue, mark: Guard) -> Deny | None:
     from tavern_core.contract.guards.paths import beneath, path_flaw, resolved, roots_of
 
     pointer, path = one.pointer, one.value

@@ -57,10 +57,10 @@ _PASSAGES: Final[Mapping[str, Any]] = {
 
 @hookimpl(fast=True)
 def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceResolver]:
-    return {KB: _Bases(ctx)}
+    return {KB: _KnowledgeNamespace(ctx)}
 
 
-class _Bases:
+class _KnowledgeNamespace:
     def __init__(self, ctx: PluginContext) -> None:
         self._ctx = ctx
 

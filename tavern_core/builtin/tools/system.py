@@ -81,10 +81,10 @@ def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
 
 @hookimpl(fast=True)
 def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceResolver]:
-    return {"system": _Unlisted(ctx)}
+    return {"system": _UnlistedTools(ctx)}
 
 
-class _Unlisted:
+class _UnlistedTools:
     """A tool outside of all inventories: only a shortened manual names it."""
 
     def __init__(self, ctx: PluginContext) -> None:

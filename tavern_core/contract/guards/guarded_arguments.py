@@ -12,14 +12,14 @@ from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.tree import nodes_of
 
 if TYPE_CHECKING:
-    from tavern_core.schema.guarded_value_search import Finder, Marked
+    from tavern_core.schema.guarded_value_search import GuardedValue, GuardedValueFinder
 
 T = TypeVar("T")
 _MOST_KEPT: Final = 5_000
 _Kept = dict[int, tuple[Mapping[str, Any], T]]
 """Results by the identity of the schema; the schema is stored too, so that its identity is not reused."""
 _kinds: _Kept[frozenset[GuardKind]] = {}
-_finders: _Kept[Finder | None] = {}
+_finders: _Kept[GuardedValueFinder | None] = {}
 
 
 def marks(tool: ToolSpec, kind: GuardKind) -> bool:
@@ -27,7 +27,7 @@ def marks(tool: ToolSpec, kind: GuardKind) -> bool:
     return kind in _kept(_kinds, tool.input_schema, _kinds_in)
 
 
-def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[Marked] | Deny:
+def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[GuardedValue] | Deny:
     """The marked values in `arguments`, or a denial if there are too many to check."""
     from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
 
@@ -38,13 +38,16 @@ def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[Marked] | Deny:
         return deny("the arguments hold too many values to check", hint="send fewer values in one call")
 
 
-def guard(found: Marked, kind: GuardKind) -> list[Guard]:
+def guard(found: GuardedValue, kind: GuardKind) -> list[Guard]:
     """The guards of `kind` at one value."""
     return [one for one in found.guards if one.kind == kind]
 
 
 def decision(
-    call: ToolCall, tool: ToolSpec, kind: GuardKind, judge: Callable[[Marked, Guard], Deny | RequireApproval | None]
+    call: ToolCall,
+    tool: ToolSpec,
+    kind: GuardKind,
+    judge: Callable[[GuardedValue, Guard], Deny | RequireApproval | None],
 ) -> Deny | RequireApproval | None:
     """The first denial of a value that is marked as `kind`, or of too many values; else the first request for approval.
 

@@ -14,15 +14,15 @@ from tavern_core.contract.nodes import Skip
 from tavern_core.errors import StateDamaged
 from tavern_core.flow.engine.cache_keys import joined_key
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs
-from tavern_core.flow.engine.node_value_encoding import fresh, is_large, size, weight, written
-from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.flow.engine.node_value_encoding import deep_copy, is_large, size, weight, written
+from tavern_core.flow.engine.plan_tables import PreparedStep
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.kernel.calls.taint_tracking import has_read
 from tavern_core.kernel.limits.lru_cache import LruCache
 from tavern_core.kernel.nodes.json_values import from_plain
 from tavern_core.kernel.stores.sqlite_file import SqliteFile
 
-Kept = tuple[bytes, bytes, Outputs]
+StoredOutputs = tuple[bytes, bytes, Outputs]
 """(key, mark, outputs) of a node."""
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _SOURCES: Final = "\0untrusted"
@@ -98,7 +98,7 @@ def _crc(key: bytes, text: str) -> int:
     return zlib.crc32(text.encode(), zlib.crc32(key))
 
 
-class Earlier:
+class EarlierResults:
     """The earlier results of a resumed run.
 
     Args:
@@ -110,7 +110,7 @@ class Earlier:
 
     def __init__(
         self,
-        steps: Mapping[str, Kept],
+        steps: Mapping[str, StoredOutputs],
         without: Iterable[str] = (),
         lost: Mapping[str, str] | None = None,
         *,
@@ -121,7 +121,7 @@ class Earlier:
         self.lost = lost or {}
         self._without = frozenset(without)
 
-    def find(self, path: str, key: bytes) -> Kept | None:
+    def find(self, path: str, key: bytes) -> StoredOutputs | None:
         """The outputs of the node at `path` under the same key."""
         found = self._steps.get(path)
         return found if found is not None and found[0] == key else None
@@ -145,7 +145,7 @@ class RunCache:
     """The answers that one run may reuse, and the place for its own."""
 
     def __init__(
-        self, session: SessionCache, disk: DiskCache, earlier: Earlier | None = None, *, is_off: bool = False,
+        self, session: SessionCache, disk: DiskCache, earlier: EarlierResults | None = None, *, is_off: bool = False,
         write: Callable[[Outputs], bytes | str] | None = None, is_stored: bool = False,
     ) -> None:  # fmt: skip
         self._session = session
@@ -153,9 +153,9 @@ class RunCache:
         self._earlier = earlier
         self._is_off = is_off
         self._run = SessionCache()
-        self.steps: dict[str, Kept] = {}
+        self.steps: dict[str, StoredOutputs] = {}
         """Path → (key, mark, outputs) of this run's nodes, for resuming it."""
-        self.unwritten: dict[str, Kept] | None = {} if is_stored else None
+        self.unwritten: dict[str, StoredOutputs] | None = {} if is_stored else None
         """For a stored run: the entries of `steps` that are not yet recorded."""
         self._write = write
         self.made: dict[str, bytes | str] = {}
@@ -172,7 +172,9 @@ class RunCache:
         """Whether the node at `path`, or one inside of it, must run again."""
         return self._earlier is not None and self._earlier.is_anew(path, also_inside=True)
 
-    def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
+    def find(
+        self, run: RunPart, path: str, key: bytes, work: PreparedStep, is_pure: bool
+    ) -> tuple[Outputs, bytes] | None:
         """(outputs, content key) of an answer cached under `key`, or None. Not `is_pure`: only earlier outputs of the same run."""
         if self._earlier is not None:
             if self._earlier.is_anew(path):
@@ -196,7 +198,7 @@ class RunCache:
         self._note(path, (key, key, found))
         return _copied(found), key
 
-    def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool:
+    def must_make(self, path: str, work: PreparedStep, outputs: Outputs, is_marked: bool) -> bool:
         """Whether `make` must run in a thread before an answer is stored: it is slow, and the event loop must not wait.
 
         Args:
@@ -209,7 +211,7 @@ class RunCache:
             is_for_file = unwritten is not None or work.step.exec.cache == "disk"
         return is_for_file and self._write is not None and is_large(outputs.values())
 
-    def make(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
+    def make(self, run: RunPart, path: str, key: bytes, work: PreparedStep, outputs: Outputs, is_pure: bool) -> None:
         """The slow part of storing an answer: check and encode it, and write it to disk if its step requires that."""
         assert self._write is not None
         self.sizes[path] = size(outputs)
@@ -218,7 +220,7 @@ class RunCache:
             marked = _marked(outputs, run.reads)
             self._disk.keep(key, marked, made if marked is outputs else None)
 
-    def keep(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> bytes:
+    def keep(self, run: RunPart, path: str, key: bytes, work: PreparedStep, outputs: Outputs, is_pure: bool) -> bytes:
         """Cache an answer if its step allows it; returns its content key."""
         if outputs is SKIPPED and work.batch:
             return joined_key(key, [run.turn.encode(), path.encode()])
@@ -235,7 +237,7 @@ class RunCache:
         self._note(path, (key, mark, own))
         return mark
 
-    def _is_function(self, path: str, work: Work, is_pure: bool) -> bool:
+    def _is_function(self, path: str, work: PreparedStep, is_pure: bool) -> bool:
         """Whether the answer depends only on its key."""
         is_anew = self._earlier is not None and self._earlier.is_anew(path)
         return is_pure and work.is_kept and not work.has_streams and not is_anew
@@ -251,7 +253,7 @@ class RunCache:
             sizes[path] if path in sizes else 150 + size(outputs, 50) for path, (_, _, outputs) in self.steps.items()
         )
 
-    def _place(self, work: Work) -> SessionCache | DiskCache:
+    def _place(self, work: PreparedStep) -> SessionCache | DiskCache:
         match work.step.exec.cache:
             case "run":
                 return self._run
@@ -260,7 +262,7 @@ class RunCache:
             case _:
                 return self._session
 
-    def _note(self, path: str, kept: Kept) -> None:
+    def _note(self, path: str, kept: StoredOutputs) -> None:
         self.steps[path] = kept
         if self.unwritten is not None:
             self.unwritten[path] = kept
@@ -273,4 +275,4 @@ def _marked(outputs: Outputs, sources: Collection[str] | None) -> Outputs:
 
 def _copied(outputs: Outputs) -> Outputs:
     """A copy that the nodes of the run cannot change."""
-    return {key: value if type(value) in _SIMPLE else fresh(value) for key, value in outputs.items()}
+    return {key: value if type(value) in _SIMPLE else deep_copy(value) for key, value in outputs.items()}

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from tavern_core.graph.plan import Step
+from tavern_core.graph.plan import FlowStep
 from tavern_core.model.node import PassThrough
 
 SIZE: Final = 16
 
 
-def fixed_key(step: Step, inside: bytes = b"") -> bytes:
+def fixed_key(step: FlowStep, inside: bytes = b"") -> bytes:
     """The half of a step's key that is the same in all runs.
 
     Args:

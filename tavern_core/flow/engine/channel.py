@@ -18,7 +18,7 @@ from tavern_core.errors import UpstreamError
 AHEAD: Final = 16
 """Chunks that the writer may be ahead of a reader."""
 _END: Final = object()
-Rest = Callable[[], AbstractAsyncContextManager[None]]
+ReleaseSlots = Callable[[], AbstractAsyncContextManager[None]]
 """Releases the slots of a waiting node, and acquires them again."""
 
 
@@ -32,14 +32,14 @@ class Channel:
     __slots__ = ("_error", "_is_closed", "_readers", "_room", "is_handled")
 
     def __init__(self, *, is_handled: bool = False) -> None:
-        self._readers: list[Reader] = []
+        self._readers: list[ChannelReader] = []
         self._room: asyncio.Future[None] | None = None
         self._is_closed = False
         self._error: BaseException | None = None
         self.is_handled = is_handled
 
     @classmethod
-    def of(cls, chunks: Iterable[Any]) -> Reader:
+    def of(cls, chunks: Iterable[Any]) -> ChannelReader:
         """A reader of existing chunks."""
         channel = cls()
         reader = channel.reader()
@@ -48,15 +48,15 @@ class Channel:
         channel.close()
         return reader
 
-    def reader(self, rest: Rest | None = None) -> Reader:
+    def reader(self, rest: ReleaseSlots | None = None) -> ChannelReader:
         """A further reader; if created before the writer begins, it gets everything."""
-        reader = Reader(self, rest)
+        reader = ChannelReader(self, rest)
         self._readers.append(reader)
         if self._is_closed:
             reader.push(_END)
         return reader
 
-    async def write(self, chunk: Any, rest: Rest | None = None) -> None:
+    async def write(self, chunk: Any, rest: ReleaseSlots | None = None) -> None:
         """Send a chunk to every reader; waits while one is too far behind."""
         for reader in self._readers:
             reader.push(chunk)
@@ -93,7 +93,7 @@ class Channel:
             self._room.set_result(None)
         self._room = None
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: ChannelReader) -> None:
         """A reader that left gets nothing."""
         if reader in self._readers:
             self._readers.remove(reader)
@@ -106,12 +106,12 @@ class Channel:
         return UpstreamError(f"the stream broke off: {type(self._error).__name__} in the node that wrote it")
 
 
-class Reader(AsyncIterator[Any]):
+class ChannelReader(AsyncIterator[Any]):
     """One reader's end: an async iterator of chunks."""
 
     __slots__ = ("_channel", "_has_left", "_more", "_paused", "_rest", "_waiting", "is_skipped", "siblings")
 
-    def __init__(self, channel: Channel, rest: Rest | None = None) -> None:
+    def __init__(self, channel: Channel, rest: ReleaseSlots | None = None) -> None:
         self._channel = channel
         self._rest = rest
         self._waiting: deque[Any] = deque()
@@ -120,10 +120,10 @@ class Reader(AsyncIterator[Any]):
         self._has_left = False
         self.is_skipped = False
         """It got the error of a writer whose failure is handled: if the reading node fails, it is skipped."""
-        self.siblings: list[Reader] = []
+        self.siblings: list[ChannelReader] = []
         """All readers of the reading node."""
 
-    def fork(self, rest: Rest | None = None) -> Reader:
+    def fork(self, rest: ReleaseSlots | None = None) -> ChannelReader:
         """Another reader that starts at this one's position."""
         other = self._channel.reader(rest)
         other._waiting = self._waiting.copy()
@@ -154,7 +154,7 @@ class Reader(AsyncIterator[Any]):
             self._channel.forget(self)
             self._channel.made_room()
 
-    def __aiter__(self) -> Reader:
+    def __aiter__(self) -> ChannelReader:
         return self
 
     async def __anext__(self) -> Any:

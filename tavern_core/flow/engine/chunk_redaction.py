@@ -15,7 +15,7 @@ LONGEST_CHUNK: Final = 4_000
 """Maximum characters of one chunk in an event."""
 
 
-class ReportedChunks:
+class ChunkRedactor:
     """The streams of one run."""
 
     def __init__(self, known: KnownSecrets) -> None:

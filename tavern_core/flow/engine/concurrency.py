@@ -14,11 +14,11 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from tavern_core.flow.engine.plan_tables import Work
-from tavern_core.graph.plan import Step
+from tavern_core.flow.engine.plan_tables import PreparedStep
+from tavern_core.graph.plan import FlowStep
 
 
-class Gate:
+class SlotPool:
     """A number of slots."""
 
     __slots__ = ("free",)
@@ -27,14 +27,14 @@ class Gate:
         self.free = room
 
 
-class Line:
+class SlotQueue:
     """The steps that wait for the same gates."""
 
     __slots__ = ("gates", "queue")
 
-    def __init__(self, gates: tuple[Gate, ...]) -> None:
+    def __init__(self, gates: tuple[SlotPool, ...]) -> None:
         self.gates = gates
-        self.queue: list[tuple[int, int, Place]] = []
+        self.queue: list[tuple[int, int, StepSlots]] = []
 
     @property
     def has_room(self) -> bool:
@@ -44,12 +44,12 @@ class Line:
         return True
 
 
-class Place:
+class StepSlots:
     """The slots of one step."""
 
     __slots__ = ("_resting", "gates", "is_dropped", "is_held", "line", "number", "then")
 
-    def __init__(self, gates: Gates, line: Line, number: int, then: Callable[[], None]) -> None:
+    def __init__(self, gates: RunConcurrency, line: SlotQueue, number: int, then: Callable[[], None]) -> None:
         self.gates = gates
         self.line = line
         self.number = number
@@ -101,7 +101,7 @@ class Place:
             raise
 
 
-class Gates:
+class RunConcurrency:
     """The limits of one run.
 
     Args:
@@ -111,16 +111,18 @@ class Gates:
     """
 
     def __init__(self, total: int | None, types: Mapping[str, int], resources: Mapping[str, int]) -> None:
-        self._types = {name: Gate(room) for name, room in types.items()}
-        self._resources = {name: Gate(room) for name, room in resources.items()}
-        self._common = Line((Gate(total),)) if total is not None else None
+        self._types = {name: SlotPool(room) for name, room in types.items()}
+        self._resources = {name: SlotPool(room) for name, room in resources.items()}
+        self._common = SlotQueue((SlotPool(total),)) if total is not None else None
         """The queue of steps that only the total limits."""
-        self._lines: dict[tuple[Gate, ...], Line] = {} if self._common is None else {self._common.gates: self._common}
+        self._lines: dict[tuple[SlotPool, ...], SlotQueue] = (
+            {} if self._common is None else {self._common.gates: self._common}
+        )
         self._waiting = 0
         """Number of queued slots."""
         self._count = 0
 
-    def place(self, work: Work, then: Callable[[], None]) -> Place | None:
+    def place(self, work: PreparedStep, then: Callable[[], None]) -> StepSlots | None:
         """The slots of a step, not acquired yet; None if no limit applies.
 
         Args:
@@ -134,13 +136,13 @@ class Gates:
             gates = self._of(step, gates)
             line = self._lines.get(gates)
             if line is None:
-                line = self._lines[gates] = Line(gates)
+                line = self._lines[gates] = SlotQueue(gates)
         if line is None:
             return None
         self._count += 1
-        return Place(self, line, self._count, then)
+        return StepSlots(self, line, self._count, then)
 
-    def take(self, place: Place) -> bool:
+    def take(self, place: StepSlots) -> bool:
         """Acquire it now, or queue for it."""
         line = place.line
         if line.has_room and (not line.queue or place.number < line.queue[0][0]):
@@ -150,13 +152,13 @@ class Gates:
         heapq.heappush(line.queue, (place.number, id(place), place))
         return False
 
-    def hold(self, place: Place) -> None:
+    def hold(self, place: StepSlots) -> None:
         """Acquire it even without a free slot."""
         place.is_held = True
         for gate in place.line.gates:
             gate.free -= 1
 
-    def free(self, place: Place) -> None:
+    def free(self, place: StepSlots) -> None:
         """Release it, and start waiting steps."""
         if place.is_held:
             place.is_held = False
@@ -167,7 +169,7 @@ class Gates:
 
     def _admit(self) -> None:
         while True:
-            best: Line | None = None
+            best: SlotQueue | None = None
             for line in self._lines.values():
                 queue = line.queue
                 while queue and (queue[0][2].is_dropped or queue[0][2].is_held):
@@ -182,10 +184,10 @@ class Gates:
             self.hold(place)
             place.then()
 
-    def _of(self, step: Step, common: tuple[Gate, ...]) -> tuple[Gate, ...]:
+    def _of(self, step: FlowStep, common: tuple[SlotPool, ...]) -> tuple[SlotPool, ...]:
         gates = [*common]
         if (own := self._types.get(step.type)) is None and step.spec.limit is not None:
-            own = self._types.setdefault(step.type, Gate(step.spec.limit))
+            own = self._types.setdefault(step.type, SlotPool(step.spec.limit))
         if own is not None:
             gates.append(own)
         if step.spec.resource and (shared := self._resources.get(step.spec.resource)) is not None:

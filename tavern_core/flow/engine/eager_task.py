@@ -117,7 +117,7 @@ class TaskProxy:
         return getattr(self.task, name)
 
 
-class Starter(Generic[N]):
+class EagerStarter(Generic[N]):
     """Starts coroutines on one loop. Use it within one task: ``with starter: starter.start(...)``."""
 
     __slots__ = ("_loop", "_outer", "_then")
@@ -127,7 +127,7 @@ class Starter(Generic[N]):
         self._then = then
         self._outer: Any = None
 
-    def __enter__(self) -> Starter[N]:
+    def __enter__(self) -> EagerStarter[N]:
         self._outer = asyncio.current_task(self._loop)
         if self._outer is not None:
             _leave_task(self._loop, self._outer)
@@ -251,7 +251,7 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
                 task.cancel()
 
     waiting = list(coroutines)
-    with Starter[int](loop, ended) as starter:
+    with EagerStarter[int](loop, ended) as starter:
         for at, coroutine in enumerate(waiting):
             if errors:
                 coroutine.close()

@@ -44,7 +44,7 @@ _LARGE: Final = 8_192
 _FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
-class GoesOn(UsageError):
+class RunContinuesElsewhere(UsageError):
     """The run continues in another process."""
 
 
@@ -67,7 +67,9 @@ class Journal:
         with state_errors(self.path, "write"):
             if not take(self._descriptor, _PATIENCE_S):
                 os.close(self._descriptor)
-                raise GoesOn(f"{run_id} is still running", hint="answer its questions, or cancel it first")
+                raise RunContinuesElsewhere(
+                    f"{run_id} is still running", hint="answer its questions, or cancel it first"
+                )
             size = os.lseek(self._descriptor, 0, os.SEEK_END)
             if (
                 size

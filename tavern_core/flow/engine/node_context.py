@@ -12,11 +12,11 @@ from typing import Any, Final
 from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import MismatchedInput, NodeContext, NothingCame
 from tavern_core.contract.tool_context import LogLevel
-from tavern_core.flow.engine.plan_tables import Work
-from tavern_core.flow.engine.protocols import RunPart, ScopePart
+from tavern_core.flow.engine.plan_tables import PreparedStep
+from tavern_core.flow.engine.protocols import RunPart, SchedulerPart
 from tavern_core.kernel.calls.elicitation import conversation
-from tavern_core.kernel.views.clean_errors import fresh
-from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
+from tavern_core.kernel.views.clean_errors import clean_copy
+from tavern_core.kernel.views.sealed_awaitable import Awaited, seal_awaitable
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
 from tavern_core.model.question import Question, QuestionKind, prompt_and_schema
@@ -33,8 +33,8 @@ class RunningNode(NodeContext):
 
     __slots__ = ("_behind", "attempt")
 
-    def __init__(self, run: RunPart, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> None:
-        self._behind = hidden(_through, _Behind(run, scope, number, work))
+    def __init__(self, run: RunPart, scope: SchedulerPart, number: int, work: PreparedStep, attempt: int = 1) -> None:
+        self._behind = hidden(_through, _HiddenContext(run, scope, number, work))
         self.attempt = attempt
 
     run_id = _read("run_id")
@@ -76,12 +76,12 @@ class RunningNode(NodeContext):
         return self._behind("service", name)
 
 
-class _Behind:
+class _HiddenContext:
     """The part behind the context, which nodes never get."""
 
     __slots__ = ("asked", "number", "run", "scope", "work")
 
-    def __init__(self, run: RunPart, scope: ScopePart, number: int, work: Work) -> None:
+    def __init__(self, run: RunPart, scope: SchedulerPart, number: int, work: PreparedStep) -> None:
         self.run, self.scope, self.number, self.work = run, scope, number, work
         self.asked = 0
 
@@ -148,7 +148,7 @@ class _Behind:
 class _Conversation:
     """What a tool asks that a node calls is a question of the node."""
 
-    def __init__(self, behind: _Behind) -> None:
+    def __init__(self, behind: _HiddenContext) -> None:
         self._behind, self._loop = behind, asyncio.get_running_loop()
 
     def can_ask(self, kind: QuestionKind) -> bool:
@@ -184,7 +184,9 @@ _MEMBERS: Final[Mapping[str, Callable[..., Any]]] = {
     "mode": lambda behind: behind.work.step.mode,
     "logger": lambda behind: behind.run.facilities.logger(behind.work.step.spec.plugin),
     "is_cancelled": lambda behind: behind.run.is_cancelled,
-    **{name: member for name, member in vars(_Behind).items() if not name.startswith("_") and isfunction(member)},
+    **{
+        name: member for name, member in vars(_HiddenContext).items() if not name.startswith("_") and isfunction(member)
+    },
 }
 """The allowed names; any other name, such as ``__getattribute__``, would lead to the run."""
 
@@ -195,11 +197,11 @@ def _member(name: str) -> Callable[..., Any]:
     return found
 
 
-def _through(behind: _Behind, name: str, /, *args: Any) -> Any:
+def _through(behind: _HiddenContext, name: str, /, *args: Any) -> Any:
     try:
         return _member(name)(behind, *args)
     except BaseException as error:  # noqa: BLE001 - raised again below
-        failed = fresh(error, "the host")
+        failed = clean_copy(error, "the host")
     behind = args = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it
     try:
         raise failed
@@ -208,7 +210,7 @@ def _through(behind: _Behind, name: str, /, *args: Any) -> Any:
 
 
 def _waited(work: Coroutine[Any, Any, Any], what: str) -> Awaited:
-    return awaited(_outcome(work), f"ctx.{what}")
+    return seal_awaitable(_outcome(work), f"ctx.{what}")
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, MismatchedInput | NothingCame | None]:

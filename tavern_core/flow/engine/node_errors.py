@@ -8,7 +8,7 @@ from typing import Any, Final
 from tavern_core.contract.nodes import MismatchedInput
 from tavern_core.errors import CallError, TavernError, sayable
 from tavern_core.flow.engine.node_value_encoding import weight
-from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.flow.engine.plan_tables import PreparedStep
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit
 from tavern_core.model.run import PLACE, NodeError
 from tavern_core.model.safe_printing import notes_of, with_type
@@ -30,19 +30,19 @@ class GroupFailed(Exception):
         self.errors, self.outputs = errors, outputs
 
 
-def time_limit_of(work: Work) -> tuple[str, str, dict[str, Any]]:
+def time_limit_of(work: PreparedStep) -> tuple[str, str, dict[str, Any]]:
     """Message, repair and details of a node that exceeded the time limit of one attempt."""
     type_, own = work.step.type, work.step.exec.timeout_ms
     limit, name = (own, "$exec.timeoutMs") if own else (work.step.spec.timeout_ms, f"timeoutMs of {type_}")
     return f"not ready after {limit} ms ({name})", "raise $exec.timeoutMs of the node", {"limit": name}
 
 
-def _timed_out(error: TimeLimit, path: str, work: Work, attempts: int) -> NodeError:
+def _timed_out(error: TimeLimit, path: str, work: PreparedStep, attempts: int) -> NodeError:
     text, hint, details = time_limit_of(work)
     return NodeError(path, work.step.type, "TIMEOUT", text, "", hint, attempts, {"stopped": error.stopped, **details})
 
 
-def node_error(error: BaseException, path: str, work: Work) -> NodeError:
+def node_error(error: BaseException, path: str, work: PreparedStep) -> NodeError:
     """The error of a node as a value; it names the path, the type, and the input that caused it, if any."""
     attempts = getattr(error, "__tavern_attempts__", 1)
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:

@@ -8,13 +8,13 @@ from typing import Any
 from tavern_core.contract.nodes import Skip
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_value_encoding import private
-from tavern_core.flow.engine.plan_tables import Many, Work
-from tavern_core.flow.engine.streams import Streams
-from tavern_core.graph.slot_compatibility import converted
+from tavern_core.flow.engine.plan_tables import ListInput, PreparedStep
+from tavern_core.flow.engine.streams import StepStreams
+from tavern_core.graph.slot_compatibility import convert_value
 from tavern_core.model.node import ABSENT
 
 
-def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -> dict[str, Any] | None:
+def inputs_of(work: PreparedStep, outputs: Sequence[Outputs | None], streams: StepStreams) -> dict[str, Any] | None:
     """The inputs of a step; None if it must be skipped: a needed value, or all values, will never arrive.
 
     An input of the workflow that its caller left out skips nothing: the default replaces it, else null.
@@ -37,13 +37,13 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
             continue
         came += 1
         if one.converts is not None:
-            value = converted(value, *one.converts)
+            value = convert_value(value, *one.converts)
         elif one.is_shared:
             value = private(value)
         inputs[one.key] = value
     for many in work.many:
         values = [
-            value if converts is None else converted(value, *converts)
+            value if converts is None else convert_value(value, *converts)
             for step, key, converts in many.sources
             if (value := outputs[step].get(key, Skip)) is not Skip  # type: ignore[union-attr]
         ]
@@ -67,7 +67,7 @@ def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -
     return inputs
 
 
-def items_of(many: Many, outputs: Sequence[Outputs | None]) -> list[Any]:
+def items_of(many: ListInput, outputs: Sequence[Outputs | None]) -> list[Any]:
     """The values of an input with several sources, some of which are lists of values."""
     found: list[Any] = []
     for at, (step, key, converts) in enumerate(many.sources):
@@ -75,5 +75,5 @@ def items_of(many: Many, outputs: Sequence[Outputs | None]) -> list[Any]:
         if value is Skip:
             continue
         values = value if at in many.lists and isinstance(value, list | tuple) else [value]
-        found += values if converts is None else [converted(item, *converts) for item in values]
+        found += values if converts is None else [convert_value(item, *converts) for item in values]
     return found

@@ -9,13 +9,13 @@ from pydantic import ValidationError
 
 from tavern_core.contract.nodes import Final, Out, Skip
 from tavern_core.errors import OutputInvalid
-from tavern_core.flow.engine.plan_tables import Gives, Work
+from tavern_core.flow.engine.plan_tables import PreparedOutput, PreparedStep
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.slot_compatibility import as_float, nesting_mismatch, value_mismatch
 from tavern_core.kernel.nodes.annotation_coercion import plain, why_not
 from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.schema.bounded_json_copying import NotPlain
+from tavern_core.schema.bounded_json_copying import NotPlainData
 
 Outputs = Mapping[str, Any]
 SKIPPED: Outputs = {}
@@ -23,7 +23,7 @@ SKIPPED: Outputs = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledAnswer:
     """An answer whose outputs are known already."""
 
     outputs: Outputs
@@ -32,7 +32,7 @@ class Settled:
     and no step needed its other outputs."""
 
 
-def outputs_of(work: Work, answer: Any) -> Outputs:
+def outputs_of(work: PreparedStep, answer: Any) -> Outputs:
     """The outputs in an answer, as plain data: a mapping, `Out`, `Final`, a tuple in order, or the bare value of a single output.
 
     Raises:
@@ -45,14 +45,14 @@ def outputs_of(work: Work, answer: Any) -> Outputs:
         gives = work.gives.get(key)
         if value is Skip or (gives is not None and type(value) is gives.quick):
             continue
-        fit = judged(work, gives, value) if gives is not None else plain(_bounded(work, key, value))
+        fit = checked_output(work, gives, value) if gives is not None else plain(_bounded(work, key, value))
         if fit is not value:
             own = dict(outputs) if own is None else own
             own[key] = fit
     return outputs if own is None else own
 
 
-def judged(work: Work, gives: Gives, value: Any) -> Any:
+def checked_output(work: PreparedStep, gives: PreparedOutput, value: Any) -> Any:
     """One output value of a node as plain data; for a stream, one chunk. Raises OutputInvalid: as `outputs_of`."""
     slot = gives.slot
     fit = plain(_bounded(work, slot.key, value))
@@ -67,13 +67,13 @@ def judged(work: Work, gives: Gives, value: Any) -> Any:
     )
 
 
-def _bounded(work: Work, key: str, value: Any) -> Any:
+def _bounded(work: PreparedStep, key: str, value: Any) -> Any:
     if why := nesting_mismatch(value):
         raise OutputInvalid(f"{work.step.type}: output {key!r} {why}", hint="return a flatter value", output=key)
     return value
 
 
-def _mismatch(gives: Gives, value: Any) -> str:
+def _mismatch(gives: PreparedOutput, value: Any) -> str:
     """Why `value` does not fit the declaration of the node; empty if it fits."""
     if value is not None and (why := value_mismatch(gives.slot, value)):
         return why.replace("takes", "is declared", 1)
@@ -82,7 +82,7 @@ def _mismatch(gives: Gives, value: Any) -> str:
             return ""
         try:
             found = gives.validator.problems(to_plain(value, tagged=False))  # bytes also fit a text
-        except NotPlain:
+        except NotPlainData:
             found = None
         if found is not None:
             return f"does not fit its declaration: {found[0]}" if found else ""
@@ -94,7 +94,7 @@ def _mismatch(gives: Gives, value: Any) -> str:
     return ""
 
 
-def _named(work: Work, answer: Any) -> Outputs:
+def _named(work: PreparedStep, answer: Any) -> Outputs:
     if answer is Skip:
         return SKIPPED
     batch, single = work.batch, work.single

@@ -23,20 +23,20 @@ from tavern_core.errors import (
     PolicyDenied,
 )
 from tavern_core.flow.engine.cache_keys import value_key
-from tavern_core.flow.engine.channel import Reader
+from tavern_core.flow.engine.channel import ChannelReader
 from tavern_core.flow.engine.eager_task import together
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_errors import time_limit_of
-from tavern_core.flow.engine.node_outputs import Settled, judged, outputs_of
-from tavern_core.flow.engine.node_value_encoding import fresh, private
-from tavern_core.flow.engine.plan_tables import Work, check_inputs
-from tavern_core.flow.engine.protocols import ScopePart
+from tavern_core.flow.engine.node_outputs import SettledAnswer, checked_output, outputs_of
+from tavern_core.flow.engine.node_value_encoding import deep_copy, private
+from tavern_core.flow.engine.plan_tables import PreparedStep, check_inputs
+from tavern_core.flow.engine.protocols import SchedulerPart
 from tavern_core.graph.plan import FlowPlan
 from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S
 from tavern_core.kernel.calls.taint_tracking import judge_node
-from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, bounded
+from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, wait_bounded
 from tavern_core.kernel.execution.threads import Owner
-from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
+from tavern_core.kernel.nodes.annotation_coercion import adapt, adapt_value
 from tavern_core.kernel.views.stream_view import ReadStream
 from tavern_core.model.exponential_delay import exponential_delay
 from tavern_core.model.node import ABSENT, Slot
@@ -63,7 +63,7 @@ _IN_A_ROW: Final = 64
 Threads = list["Future[Any]"]
 
 
-async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> Any:
+async def perform(scope: SchedulerPart, number: int, work: PreparedStep, inputs: dict[str, Any]) -> Any:
     """Run a node with its hooks, and retry it if its file says so. Raises Exception: the error of the last attempt."""
     run, around = scope.run, scope.run.around
     path = scope.prefix + work.step.id
@@ -72,7 +72,7 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
         check_inputs(work, inputs, is_changed=is_changed)
         found = scope.recall(number, work, inputs, _key_of(work, inputs) if is_changed else b"")
         if found is not None:
-            return Settled(found, "recalled")
+            return SettledAnswer(found, "recalled")
         scope.begin(number)
     else:
         check_inputs(work, inputs)
@@ -81,18 +81,22 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
     if not work.step.exec.retry.times or work.step.streams:
         answer = await _once(scope, number, work, inputs, 1)
     else:
-        answer = await tried(scope, number, work, lambda attempt: _once(scope, number, work, fresh(inputs), attempt))
+        answer = await run_with_retries(
+            scope, number, work, lambda attempt: _once(scope, number, work, deep_copy(inputs), attempt)
+        )
     if around is None:
         return answer
-    if isinstance(answer, Settled):
+    if isinstance(answer, SettledAnswer):
         await around.after(path, work, {})
         return answer
     outputs = outputs_of(work, answer)
     await around.after(path, work, outputs)
-    return Settled(outputs, "checked")
+    return SettledAnswer(outputs, "checked")
 
 
-async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int], Coroutine[Any, Any, Any]]) -> Any:
+async def run_with_retries(
+    scope: SchedulerPart, number: int, work: PreparedStep, once: Callable[[int], Coroutine[Any, Any, Any]]
+) -> Any:
     """Try as often as the file says and the caller's budget allows; the slots are released during a delay.
 
     Raises:
@@ -131,7 +135,7 @@ def _has_effects(plan: FlowPlan) -> bool:
     return False
 
 
-def _is_harmless_again(error: Exception, work: Work, scope: ScopePart) -> bool:
+def _is_harmless_again(error: Exception, work: PreparedStep, scope: SchedulerPart) -> bool:
     """Whether a retry does no harm; the rule of calls (`kernel/calls/retry_rules.py`).
 
     A node without effects changes nothing. The error of a call states its own outcome.
@@ -146,14 +150,14 @@ def _is_harmless_again(error: Exception, work: Work, scope: ScopePart) -> bool:
     return outcome == "none" or (outcome == "unknown" and (spec.idempotent or spec.cache))
 
 
-async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int) -> Any:
+async def _once(scope: SchedulerPart, number: int, work: PreparedStep, inputs: dict[str, Any], attempt: int) -> Any:
     timeout = work.step.exec.timeout_ms or work.step.spec.timeout_ms
     threads: Threads = []
     body = _call(scope, number, work, inputs, attempt, threads)
     if timeout is None:
         return await body
     try:
-        return await bounded(body, timeout / 1000)
+        return await wait_bounded(body, timeout / 1000)
     except TimeLimit as limit:
         lost = limit.__cause__
         if isinstance(lost, ConnectionLost):  # a call of it was cut off, and knows nothing of this limit
@@ -167,7 +171,7 @@ async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
 
 
 async def _call(
-    scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int, threads: Threads
+    scope: SchedulerPart, number: int, work: PreparedStep, inputs: dict[str, Any], attempt: int, threads: Threads
 ) -> Any:
     """One attempt, for any form of the function."""
     code, run = work.code, scope.run
@@ -192,7 +196,7 @@ async def _call(
     for binding in work.step.lazy:
         if binding.key not in inputs:
             default = None if binding.slot.default is ABSENT else private(binding.slot.default)
-            inputs[binding.key] = adapted(code.adapters, binding.key, default, MismatchedInput)
+            inputs[binding.key] = adapt_value(code.adapters, binding.key, default, MismatchedInput)
     if code.context:
         inputs[code.context] = ctx
     match code.form:
@@ -209,12 +213,14 @@ async def _call(
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def _key_of(work: Work, inputs: Mapping[str, Any]) -> bytes:
+def _key_of(work: PreparedStep, inputs: Mapping[str, Any]) -> bytes:
     streams = {binding.key for binding in work.step.streams}
     return value_key({key: value for key, value in inputs.items() if key not in streams})
 
 
-async def _ask_needs(node: Any, ctx: Any, scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> None:
+async def _ask_needs(
+    node: Any, ctx: Any, scope: SchedulerPart, number: int, work: PreparedStep, inputs: dict[str, Any]
+) -> None:
     """Ask the class form which lazy inputs it needs, until it needs no more."""
     if not any(slot.lazy for slot in work.step.inputs.values()):
         return
@@ -229,7 +235,7 @@ async def _ask_needs(node: Any, ctx: Any, scope: ScopePart, number: int, work: W
             inputs[key] = value
 
 
-async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenerator[Any, None]) -> Any:
+async def _stream(scope: SchedulerPart, number: int, work: PreparedStep, chunks: AsyncGenerator[Any, None]) -> Any:
     """Pass the chunks of a streaming node to its readers; its other outputs are its answer.
 
     Once every reader has left and no step needs its other outputs, the node is stopped, because it might write forever.
@@ -247,14 +253,14 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
             named = (
                 chunk if len(outputs) != 1 and isinstance(chunk, Mapping) else {outputs[0] if outputs else "": chunk}
             )
-            named = {key: value if (gives := work.gives.get(key)) is None or type(value) is gives.quick else judged(work, gives, value)
+            named = {key: value if (gives := work.gives.get(key)) is None or type(value) is gives.quick else checked_output(work, gives, value)
                      for key, value in named.items()}  # fmt: skip
             scope.run.chunk(path, count, named)
             for key, value in named.items():
                 if (channel := channels.get(key)) is not None:
                     await channel.write(value, rest)
             if is_only_read and not any(channel.is_read for channel in channels.values()):
-                return Settled(dict.fromkeys(work.batch, Skip), "unread")
+                return SettledAnswer(dict.fromkeys(work.batch, Skip), "unread")
             if count % _IN_A_ROW == 0:
                 await asyncio.sleep(0)  # a writer without back pressure must not block the event loop
     if work.batch:
@@ -266,7 +272,7 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
 
 
 async def _in_threads(
-    scope: ScopePart, chunks: Generator[Any, None, Any], threads: Threads, owner: Owner
+    scope: SchedulerPart, chunks: Generator[Any, None, Any], threads: Threads, owner: Owner
 ) -> AsyncGenerator[Any, None]:
     """A sync generator, with each step in a worker thread."""
     try:
@@ -282,7 +288,7 @@ async def _in_threads(
             chunks.close()
 
 
-def _owner(work: Work) -> Owner:
+def _owner(work: PreparedStep) -> Owner:
     """The owner of the threads for a node's code."""
     return work.step.spec.plugin, work.step.type
 
@@ -299,7 +305,7 @@ def _whole(slot: Slot, chunks: list[Any]) -> Any:
     return "".join(chunks) if is_text else chunks
 
 
-async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
+async def collect(scope: SchedulerPart, work: PreparedStep, inputs: dict[str, Any]) -> Any:
     """The streams among the outputs of a workflow.
 
     Those of a group are forwarded to the streams of the group. Otherwise, they are read to their end: text joined, everything
@@ -308,7 +314,7 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
     path = scope.prefix + work.step.id
 
     async def read(key: str, slot: Slot) -> None:
-        readers: list[Reader] = inputs[key] if slot.multi else [inputs[key]]
+        readers: list[ChannelReader] = inputs[key] if slot.multi else [inputs[key]]
         chunks: list[Any] = []
         out = None if scope.out is None else scope.out.get(key)
         count = 0
@@ -344,6 +350,6 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
 
 def _readable(value: Any) -> Any:
     """An input as a node gets it; streams and lists of streams as restricted readers."""
-    if isinstance(value, Reader):
+    if isinstance(value, ChannelReader):
         return ReadStream(value)
     return [_readable(part) for part in value] if type(value) is list else value

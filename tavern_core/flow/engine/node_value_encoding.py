@@ -23,16 +23,16 @@ CONTAINERS: Final = frozenset({dict, list, set, bytearray})
 """Mutable types that nodes could share."""
 
 
-def fresh(value: Any) -> Any:
+def deep_copy(value: Any) -> Any:
     """A copy that shares nothing mutable with `value`; objects that refuse to be copied are passed on unchanged."""
     kind = type(value)
     if kind in _SIMPLE or value is Skip:
         return value
     try:
         if kind is dict:
-            return {key: item if type(item) in _SIMPLE else fresh(item) for key, item in value.items()}
+            return {key: item if type(item) in _SIMPLE else deep_copy(item) for key, item in value.items()}
         if kind is list:
-            return [item if type(item) in _SIMPLE else fresh(item) for item in value]
+            return [item if type(item) in _SIMPLE else deep_copy(item) for item in value]
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - objects of plugins may refuse
         return value
@@ -40,10 +40,10 @@ def fresh(value: Any) -> Any:
 
 def private(value: Any) -> Any:
     """The same value; a copy of a list or mapping, which a node could change."""
-    return fresh(value) if type(value) in CONTAINERS else value
+    return deep_copy(value) if type(value) in CONTAINERS else value
 
 
-def own(values: Mapping[str, Any]) -> dict[str, Any]:
+def copy_containers(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same values, with private lists and mappings; objects unchanged."""
     return {key: private(value) for key, value in values.items()}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.contract.nodes import MismatchedInput, Node
 from tavern_core.flow.engine.cache_keys import fixed_key, joined_key
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
+from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, FlowStep
 from tavern_core.graph.slot_compatibility import conversion, value_mismatch
 from tavern_core.kernel.nodes.node_callable import NodeCode
 from tavern_core.model.node import ABSENT, JSON_TYPES, Slot
@@ -27,7 +27,7 @@ _QUICK: Final[Mapping[str, type]] = {"STRING": str, "INTEGER": int, "BOOLEAN": b
 
 
 @dataclass(frozen=True, slots=True)
-class One:
+class SingleInput:
     """An input with one edge."""
 
     key: str
@@ -44,7 +44,7 @@ class One:
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class ListInput:
     """An input that gets the values of several edges as a list."""
 
     key: str
@@ -59,7 +59,7 @@ class Many:
 
 
 @dataclass(frozen=True, slots=True)
-class Gives:
+class PreparedOutput:
     """One output of a node, with the checks of its values."""
 
     slot: Slot
@@ -71,13 +71,13 @@ class Gives:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PreparedStep:
     """One prepared step."""
 
-    step: Step
+    step: FlowStep
     code: NodeCode | None
-    ones: tuple[One, ...]
-    many: tuple[Many, ...]
+    ones: tuple[SingleInput, ...]
+    many: tuple[ListInput, ...]
     values: Mapping[str, Any]
     """Inputs without edges."""
     to_copy: tuple[str, ...]
@@ -92,7 +92,7 @@ class Work:
     """The only output that is not a stream, if there is exactly one; else empty."""
     batch: tuple[str, ...]
     """Outputs that are not streams."""
-    gives: Mapping[str, Gives]
+    gives: Mapping[str, PreparedOutput]
     """For a node: all its outputs."""
     lazy_upstream: tuple[tuple[int, bytes], ...]
     """The same for lazy inputs."""
@@ -119,12 +119,12 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPlan:
     """A prepared plan."""
 
     plan: FlowPlan
-    works: tuple[Work, ...]
-    inner: Mapping[int, Prepared]
+    works: tuple[PreparedStep, ...]
+    inner: Mapping[int, PreparedPlan]
     """For group steps."""
     waits: tuple[int, ...]
     """Step → how many others it waits for."""
@@ -134,9 +134,9 @@ class Prepared:
     """The key of the whole plan."""
 
 
-def prepare(plan: FlowPlan) -> Prepared:
+def prepare(plan: FlowPlan) -> PreparedPlan:
     """Prepare a plan and the groups in it, each once."""
-    done: dict[int, Prepared] = {}
+    done: dict[int, PreparedPlan] = {}
     stack = [plan]
     while stack:  # groups before their containers, without recursion
         top = stack[-1]
@@ -150,7 +150,7 @@ def prepare(plan: FlowPlan) -> Prepared:
     return done[id(plan)]
 
 
-def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
+def _prepared(plan: FlowPlan, inner: Mapping[int, PreparedPlan]) -> PreparedPlan:
     takers = Counter((s.step, s.key) for step in plan.steps for b in (*step.bindings, *step.lazy) for s in b.sources)
     shared = frozenset(output for output, count in takers.items() if count > 1)
     taken = frozenset(step for step, _ in takers)
@@ -166,12 +166,12 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
                 readers.setdefault(source.step, []).append((step.index, binding.key, source.key))
     key = joined_key(b"plan", [work.key + repr(work.upstream).encode() for work in works])
     frozen = {step: tuple(those) for step, those in readers.items()}
-    return Prepared(plan, works, inner, tuple(step.waits for step in plan.steps), frozen, key)
+    return PreparedPlan(plan, works, inner, tuple(step.waits for step in plan.steps), frozen, key)
 
 
 def _work(
-    step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: frozenset[int], interface: frozenset[int]
-) -> Work:
+    step: FlowStep, inside: bytes, shared: frozenset[tuple[int, str]], taken: frozenset[int], interface: frozenset[int]
+) -> PreparedStep:
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
     ones, many = [], []
     for binding in step.bindings:
@@ -183,7 +183,7 @@ def _work(
     whole = [key for key, slot in step.outputs.items() if not slot.is_stream]
     batch = tuple(key for key in whole if key != ERROR_PORT or key in step.spec.outputs)
     fingerprint = code is not None and code.cls is not None and code.cls.fingerprint is not Node.fingerprint
-    return Work(
+    return PreparedStep(
         step,
         code,
         tuple(ones),
@@ -218,7 +218,7 @@ def _feeds(bindings: Iterable[Binding], mark: str) -> Iterator[tuple[int, bytes]
             yield source.step, f"{binding.key}{mark}{source.key}".encode("utf-8", "surrogatepass")
 
 
-def _is_quick(step: Step, code: NodeCode | None) -> bool:
+def _is_quick(step: FlowStep, code: NodeCode | None) -> bool:
     """Whether nothing but a plain async function runs: no attempts, limits, streams or checks."""
     timeout = step.exec.timeout_ms or step.spec.timeout_ms
     return (
@@ -229,36 +229,36 @@ def _is_quick(step: Step, code: NodeCode | None) -> bool:
     )  # fmt: skip
 
 
-def _gives(key: str, slot: Slot, code: NodeCode | None) -> Gives:
+def _gives(key: str, slot: Slot, code: NodeCode | None) -> PreparedOutput:
     is_all = slot.schema is None or slot.schema == {"type": JSON_TYPES[slot.type]}
     validator = (
         compile_output_validator(slot.schema, name=key) if slot.schema is not None and slot.type != "BINARY" else None
     )
-    return Gives(
+    return PreparedOutput(
         slot, _QUICK.get(slot.type) if is_all else None, validator, code.answers.get(key) if code is not None else None
     )
 
 
-def _is_kept(step: Step) -> bool:
+def _is_kept(step: FlowStep) -> bool:
     wanted = step.exec.cache
     return step.kind == "node" and (wanted != "none" if wanted is not None else step.spec.cache)
 
 
-def _one(binding: Binding, step: Step, is_shared: bool, interface: frozenset[int]) -> One:
+def _one(binding: Binding, step: FlowStep, is_shared: bool, interface: frozenset[int]) -> SingleInput:
     source, slot = binding.sources[0], binding.slot
-    return One(
+    return SingleInput(
         slot.key, source.step, source.key, conversion(source.type, slot.type), slot.is_required(step.config),
         slot.default, is_shared, source.step in interface,
     )  # fmt: skip
 
 
-def many_of(binding: Binding, step: Step, is_shared: bool, interface: frozenset[int] = frozenset()) -> Many:
+def many_of(binding: Binding, step: FlowStep, is_shared: bool, interface: frozenset[int] = frozenset()) -> ListInput:
     """All edges of an input."""
     slot = binding.slot
     sources = tuple((s.step, s.key, conversion(s.type, slot.type)) for s in binding.sources)
     lists = frozenset(at for at, source in enumerate(binding.sources) if source.is_list and slot.multi)
     given = frozenset(at for at, source in enumerate(binding.sources) if source.step in interface)
-    return Many(slot.key, sources, slot.is_required(step.config), lists, is_shared, given)
+    return ListInput(slot.key, sources, slot.is_required(step.config), lists, is_shared, given)
 
 
 def _can_mismatch(slot: Slot) -> bool:
@@ -272,7 +272,7 @@ def _fitting(slot: Slot) -> type | None:
     return {"STRING": str, "INTEGER": int, "BOOLEAN": bool}.get(slot.type)
 
 
-def check_inputs(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
+def check_inputs(work: PreparedStep, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
     """Do the values fit the inputs?
 
     Args:
@@ -291,7 +291,7 @@ def check_inputs(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = Fa
             raise MismatchedInput(key, why)
 
 
-def _check_changed(work: Work, inputs: Mapping[str, Any]) -> None:
+def _check_changed(work: PreparedStep, inputs: Mapping[str, Any]) -> None:
     step = work.step
     for key, value in inputs.items():
         slot = step.inputs.get(key)

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
 from tavern_core.flow.engine.channel import Channel
-from tavern_core.flow.engine.concurrency import Gates
+from tavern_core.flow.engine.concurrency import RunConcurrency
 from tavern_core.flow.engine.node_outputs import Outputs
-from tavern_core.flow.engine.plan_tables import Prepared, Work
-from tavern_core.flow.engine.step_cache_keys import Marks
-from tavern_core.flow.engine.streams import Streams
+from tavern_core.flow.engine.plan_tables import PreparedPlan, PreparedStep
+from tavern_core.flow.engine.step_cache_keys import StepCacheKeys
+from tavern_core.flow.engine.streams import StepStreams
 from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.execution.threads import Owner
@@ -20,7 +20,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.run import NodeError, NodeState
 
 
-class Cache(Protocol):
+class NodeCache(Protocol):
     """Answers of earlier runs; see `RunCache`."""
 
     sizes: dict[str, int]
@@ -30,26 +30,32 @@ class Cache(Protocol):
 
     def is_anew(self, path: str) -> bool: ...
 
-    def find(self, run: RunPart, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None: ...
+    def find(
+        self, run: RunPart, path: str, key: bytes, work: PreparedStep, is_pure: bool
+    ) -> tuple[Outputs, bytes] | None: ...
 
-    def keep(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> bytes: ...
+    def keep(
+        self, run: RunPart, path: str, key: bytes, work: PreparedStep, outputs: Outputs, is_pure: bool
+    ) -> bytes: ...
 
-    def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool: ...
+    def must_make(self, path: str, work: PreparedStep, outputs: Outputs, is_marked: bool) -> bool: ...
 
-    def make(self, run: RunPart, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None: ...
+    def make(
+        self, run: RunPart, path: str, key: bytes, work: PreparedStep, outputs: Outputs, is_pure: bool
+    ) -> None: ...
 
 
-class Around(Protocol):
+class NodeInterceptor(Protocol):
     """Hooks around every node; see `NodeHooks`."""
 
     @property
     def is_before(self) -> bool: ...
 
     async def before(
-        self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]
+        self, run: RunPart, path: str, work: PreparedStep, inputs: dict[str, Any]
     ) -> tuple[dict[str, Any], bool]: ...
 
-    async def after(self, path: str, work: Work, outputs: Outputs) -> None: ...
+    async def after(self, path: str, work: PreparedStep, outputs: Outputs) -> None: ...
 
 
 class RunPart(Protocol):
@@ -64,10 +70,10 @@ class RunPart(Protocol):
     """Whether a node, or a call of one, may have changed something since it began or was resumed."""
     outer: Frame | None
     facilities: NodeFacilities
-    around: Around | None
-    cache: Cache | None
+    around: NodeInterceptor | None
+    cache: NodeCache | None
     answers: dict[str, Any]
-    gates: Gates | None
+    gates: RunConcurrency | None
     """Its limits, if it has any."""
     grace: float
     is_cancelled: bool
@@ -100,27 +106,27 @@ class RunPart(Protocol):
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None: ...
 
 
-class ScopePart(Protocol):
+class SchedulerPart(Protocol):
     """A scheduler, for the parts below it."""
 
     prefix: str
     results: dict[str, Any]
     fatal: list[NodeError]
-    depends: Marks
-    streams: Streams
+    depends: StepCacheKeys
+    streams: StepStreams
     unsettled: set[int]
 
     @property
     def run(self) -> RunPart: ...
 
     @property
-    def prepared(self) -> Prepared: ...
+    def prepared(self) -> PreparedPlan: ...
 
     out: Mapping[str, Channel] | None
 
     def child(
-        self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
-    ) -> ScopePart: ...
+        self, inner: PreparedPlan, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
+    ) -> SchedulerPart: ...
 
     async def drive(self) -> None: ...
 
@@ -132,7 +138,9 @@ class ScopePart(Protocol):
 
     def idling(self, number: int) -> AbstractContextManager[None]: ...
 
-    def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None: ...
+    def recall(
+        self, number: int, work: PreparedStep, inputs: Mapping[str, Any], changed: bytes = b""
+    ) -> Outputs | None: ...
 
     def begin(self, number: int) -> None: ...
 

@@ -19,16 +19,16 @@ from typing import Any, Final, Protocol
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import SchemaInvalid, UsageError
-from tavern_core.flow.engine.chunk_redaction import LONGEST_CHUNK, ReportedChunks
-from tavern_core.flow.engine.concurrency import Gates
+from tavern_core.flow.engine.chunk_redaction import LONGEST_CHUNK, ChunkRedactor
+from tavern_core.flow.engine.concurrency import RunConcurrency
 from tavern_core.flow.engine.node_outputs import SKIPPED
-from tavern_core.flow.engine.node_value_encoding import fresh
-from tavern_core.flow.engine.plan_tables import Prepared
-from tavern_core.flow.engine.protocols import Around, Cache
-from tavern_core.flow.engine.run_event_log import EventLog
-from tavern_core.flow.engine.run_options import Question, RunOptions
+from tavern_core.flow.engine.node_value_encoding import deep_copy
+from tavern_core.flow.engine.plan_tables import PreparedPlan
+from tavern_core.flow.engine.protocols import NodeCache, NodeInterceptor
+from tavern_core.flow.engine.run_event_log import RunEventLog
+from tavern_core.flow.engine.run_options import NodeQuestion, RunOptions
 from tavern_core.flow.engine.scheduler import Scheduler
-from tavern_core.flow.engine.subworkflows import given as interface_values
+from tavern_core.flow.engine.subworkflows import interface_values
 from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.order import reachable
@@ -79,7 +79,7 @@ def new_run_id() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class RunStart:
     """What a run begins with: its own id and parts, and what there is of earlier runs.
 
     Args:
@@ -90,11 +90,11 @@ class Beginning:
     """
 
     run_id: str = ""
-    cache: Cache | None = None
+    cache: NodeCache | None = None
     answers: Mapping[str, Any] = field(default_factory=dict)
-    log: EventLog = field(default_factory=EventLog)
+    log: RunEventLog = field(default_factory=RunEventLog)
     times_taken_up: int = 0
-    around: Around | None = None
+    around: NodeInterceptor | None = None
     recorder: Recorder | None = None
 
 
@@ -103,15 +103,15 @@ class Run:
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedPlan,
         inputs: Mapping[str, Any],
         *,
         host: RunHost,
         context: CallContext,
         options: RunOptions = RunOptions(),
-        beginning: Beginning | None = None,
+        beginning: RunStart | None = None,
     ) -> None:
-        beginning = beginning or Beginning()
+        beginning = beginning or RunStart()
         self.id = beginning.run_id or new_run_id()
         self.times_taken_up = beginning.times_taken_up
         self.turn = f"{self.id}#{secrets.token_hex(4)}" if self.times_taken_up else self.id
@@ -130,9 +130,9 @@ class Run:
         self.around = beginning.around
         self._recorder = beginning.recorder
         self.grace = GRACE_S
-        self.gates: Gates | None = None
+        self.gates: RunConcurrency | None = None
         if options.concurrency is not None or options.types or options.resources or _has_limits(prepared):
-            self.gates = Gates(options.concurrency, options.types, options.resources)
+            self.gates = RunConcurrency(options.concurrency, options.types, options.resources)
         self.states: dict[str, NodeState] = {}
         self.errors: list[NodeError] = []
         self.started = 0.0
@@ -142,14 +142,14 @@ class Run:
         self.promised = False
         """Whether a caller knows that it goes on once its questions are answered."""
         self._scope: Scheduler | None = None
-        self.questions: dict[str, Question] = {}
+        self.questions: dict[str, NodeQuestion] = {}
         self._entering: set[str] = set()
         """Questions with an answer whose nodes wait for a place of their job."""
-        self.unanswered: dict[str, Question] = {}
+        self.unanswered: dict[str, NodeQuestion] = {}
         """Questions without an answer when the node or the run ended."""
         self.answers = dict(beginning.answers)
         self.mask, self.known = host.mask, host.known
-        self._chunks = ReportedChunks(host.known)
+        self._chunks = ChunkRedactor(host.known)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = host.threads
         self._task: asyncio.Task[Any] | None = None
@@ -199,7 +199,7 @@ class Run:
         self.loop, self._task, self._thread = asyncio.get_running_loop(), asyncio.current_task(), threading.get_ident()
         assert self._task is not None
         others = self._task.cancelling()  # of our caller, before the start
-        given = interface_values(self.prepared, fresh(dict(self.inputs)))
+        given = interface_values(self.prepared, deep_copy(dict(self.inputs)))
         wanted = wanted_steps(self.prepared, self.targets)
         self.begin()
         self._scope = scope = Scheduler(self, self.prepared, "", given, wanted)
@@ -352,7 +352,7 @@ class Run:
         if wrong := check_schema(schema, output=True):  # an error of the node, before the question is asked
             raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
         prompt = secret_redactor(self.known.values)(str(prompt)[:LONGEST_CHUNK])
-        question = Question(name, path, schema, prompt)
+        question = NodeQuestion(name, path, schema, prompt)
         if name in self.answers and not question.mismatch(self.answers[name]):
             return self.answers[name]
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
@@ -384,7 +384,7 @@ class Run:
             self._recorder.questions_changed(self)
 
     @property
-    def open_questions(self) -> tuple[Question, ...]:
+    def open_questions(self) -> tuple[NodeQuestion, ...]:
         """Those without an answer; a node may not have received its answer yet."""
         if self.is_cancelled:
             return ()
@@ -404,11 +404,11 @@ class Run:
         with self._lock:
             if self._waiting.pop(question, None) is None:
                 return False  # another answer came first
-        self.answers[question] = value = fresh(value)
+        self.answers[question] = value = deep_copy(value)
 
         def give() -> None:
             if not future.done():
-                future.set_result(fresh(value))
+                future.set_result(deep_copy(value))
 
         try:
             self.loop.call_soon_threadsafe(give)
@@ -475,7 +475,7 @@ class Run:
         return self._log.before
 
 
-def wanted_steps(prepared: Prepared, to: Collection[str]) -> frozenset[int]:
+def wanted_steps(prepared: PreparedPlan, to: Collection[str]) -> frozenset[int]:
     """The steps that lead to the nodes `to`; empty: all that the workflow wants. Raises UsageError: there is no such node (USAGE)."""
     plan = prepared.plan
     if not to:
@@ -491,6 +491,6 @@ def wanted_steps(prepared: Prepared, to: Collection[str]) -> frozenset[int]:
     return frozenset(reachable(plan.needs, steps))
 
 
-def _has_limits(prepared: Prepared) -> bool:
+def _has_limits(prepared: PreparedPlan) -> bool:
     inner = any(_has_limits(each) for each in {id(p): p for p in prepared.inner.values()}.values())
     return inner or any(work.step.spec.limit is not None for work in prepared.works)

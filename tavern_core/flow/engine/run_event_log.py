@@ -14,11 +14,11 @@ from tavern_core.model.run import RunEvent
 
 Took = tuple[float, Mapping[str, Any] | int | None]
 """For a node that has ended: (when it began, 0 if it did not; its outputs, or their size)."""
-Row = tuple[int, float, str, str, Mapping[str, Any] | Took | None]
+EventRow = tuple[int, float, str, str, Mapping[str, Any] | Took | None]
 """An event: its number, when, kind, path, data; for a node that has ended, the data are computed when they are read."""
 
 
-class EventLog:
+class RunEventLog:
     """The events of one run.
 
     Args:
@@ -31,7 +31,7 @@ class EventLog:
     def __init__(self, before: int = 0, earlier: Callable[[int], list[RunEvent]] = lambda after: []) -> None:
         self.before = before
         self._earlier = earlier
-        self._events: list[Row] = []
+        self._events: list[EventRow] = []
         self._listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class EventLog:
         earlier = [event for event in self._earlier(after) if event.seq <= self.before] if after < self.before else []
         return [*earlier, *(RunEvent(*row[:4], row[4] or {}) for row in self.rows(after))]  # type: ignore[arg-type]
 
-    def rows(self, after: int = 0) -> list[Row]:
+    def rows(self, after: int = 0) -> list[EventRow]:
         """The same as raw rows, without events from before the run was resumed."""
         events, first = self._events, max(after - self.before, 0)
         for at in range(first, len(events)):

@@ -14,7 +14,7 @@ from tavern_core.schema.validate import compile_output_validator
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class NodeQuestion:
     """A question of a node to a person."""
 
     id: str

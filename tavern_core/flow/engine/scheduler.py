@@ -26,24 +26,24 @@ from weakref import WeakSet
 
 from tavern_core.contract.nodes import MismatchedInput, NothingCame, Skip
 from tavern_core.flow.engine.cache_keys import joined_key, value_key
-from tavern_core.flow.engine.channel import Channel, Rest
-from tavern_core.flow.engine.concurrency import Gates, Place
-from tavern_core.flow.engine.eager_task import Starter
+from tavern_core.flow.engine.channel import Channel, ReleaseSlots
+from tavern_core.flow.engine.concurrency import RunConcurrency, StepSlots
+from tavern_core.flow.engine.eager_task import EagerStarter
 from tavern_core.flow.engine.node_context import RunningNode
 from tavern_core.flow.engine.node_errors import GroupFailed, node_error
 from tavern_core.flow.engine.node_inputs import inputs_of, items_of
-from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs, Settled, outputs_of
+from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs, SettledAnswer, outputs_of
 from tavern_core.flow.engine.node_runner import collect, perform
-from tavern_core.flow.engine.node_value_encoding import fresh, own, private
-from tavern_core.flow.engine.plan_tables import Prepared, Work, check_inputs, many_of
-from tavern_core.flow.engine.protocols import Cache, RunPart
-from tavern_core.flow.engine.step_cache_keys import Marks, followers
-from tavern_core.flow.engine.streams import Streams
+from tavern_core.flow.engine.node_value_encoding import copy_containers, deep_copy, private
+from tavern_core.flow.engine.plan_tables import PreparedPlan, PreparedStep, check_inputs, many_of
+from tavern_core.flow.engine.protocols import NodeCache, RunPart
+from tavern_core.flow.engine.step_cache_keys import StepCacheKeys, followers
+from tavern_core.flow.engine.streams import StepStreams
 from tavern_core.flow.engine.subworkflows import run_group
 from tavern_core.graph.order import reachable
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slot_compatibility import value_mismatch
-from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
+from tavern_core.kernel.nodes.annotation_coercion import adapt, adapt_value
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import NodeError
@@ -63,7 +63,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, run: RunPart, prepared: Prepared, prefix: str, given: Mapping[str, Any], wanted: frozenset[int],
+        self, run: RunPart, prepared: PreparedPlan, prefix: str, given: Mapping[str, Any], wanted: frozenset[int],
         out: Mapping[str, Channel] | None = None,
     ) -> None:  # fmt: skip
         self.run = run
@@ -77,8 +77,8 @@ class Scheduler:
         count = len(prepared.works)
         self.left = list(prepared.waits)
         self.outputs: list[Outputs | None] = [None] * count
-        self.depends = Marks(prepared, given)
-        self.streams = Streams(prepared, given, self._rest_of)
+        self.depends = StepCacheKeys(prepared, given)
+        self.streams = StepStreams(prepared, given, self._rest_of)
         self.failed: dict[int, NodeError] = {}
         self.fatal: list[NodeError] = []
         """Errors that nothing in this scheduler handled."""
@@ -89,7 +89,7 @@ class Scheduler:
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._began: dict[int, float] = {}
         """Steps that run → since when."""
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, StepSlots] = {}
         self._admitted: set[int] = set()
         self._threads: dict[int, list[Future[Any]]] = {}
         self._recalled: set[int] = set()
@@ -116,7 +116,7 @@ class Scheduler:
         """The schedulers of its groups."""
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._starter = Starter[int](self._loop, self._ended)
+        self._starter = EagerStarter[int](self._loop, self._ended)
         self._context = contextvars.copy_context()
         self._want(wanted if len(wanted) < count else range(count))
 
@@ -151,7 +151,7 @@ class Scheduler:
             self._wake.set_result(None)
 
     def child(
-        self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
+        self, inner: PreparedPlan, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
     ) -> Scheduler:
         """A scheduler for the workflow of a group.
 
@@ -292,7 +292,7 @@ class Scheduler:
         else:
             self._tasks[number] = answer
 
-    def _is_lost(self, number: int, work: Work) -> bool:
+    def _is_lost(self, number: int, work: PreparedStep) -> bool:
         """If streams of a step are missing because their writers have cached answers, use its own cached answer, or run them again."""
         sources = {source.step for binding in work.step.streams for source in binding.sources}
         lost = [step for step in sources if step in self._recalled and step not in self.streams.opened]
@@ -312,7 +312,7 @@ class Scheduler:
                 self.queue(writer)
         return True
 
-    def _has_place(self, number: int, work: Work, gates: Gates) -> bool:
+    def _has_place(self, number: int, work: PreparedStep, gates: RunConcurrency) -> bool:
         if number in self._admitted:
             self._admitted.discard(number)
             return True
@@ -322,7 +322,7 @@ class Scheduler:
         self._places[number] = place
         return place.gates.take(place)
 
-    def _rest_of(self, number: int) -> Rest | None:
+    def _rest_of(self, number: int) -> ReleaseSlots | None:
         return None if self.gates is None else partial(self.resting, number)
 
     @asynccontextmanager
@@ -339,7 +339,7 @@ class Scheduler:
         """A step ends while its unstoppable code continues in threads: its slots are free when they have ended."""
         self._threads[number] = [thread for thread in threads if not thread.done()]
 
-    def _give_back(self, place: Place, threads: Sequence[Future[Any]]) -> None:
+    def _give_back(self, place: StepSlots, threads: Sequence[Future[Any]]) -> None:
         if threads:
             loop = self._loop
             threads[-1].add_done_callback(lambda _: _call_on(loop, place.leave))
@@ -373,7 +373,7 @@ class Scheduler:
         if self.streams.open(number, lambda reader: self.outputs[reader] is not None):
             self._release(number, work.step.listeners)
 
-    def _start_special(self, number: int, work: Work, inputs: dict[str, Any]) -> None:
+    def _start_special(self, number: int, work: PreparedStep, inputs: dict[str, Any]) -> None:
         """Steps without node code: bypassed ones, the interface, groups."""
         kind = work.step.kind
         self.depends.marks[number] = self.depends.key(number, work)
@@ -395,13 +395,15 @@ class Scheduler:
             else:
                 self._tasks[number] = answer
 
-    def _bypassed(self, work: Work, inputs: Mapping[str, Any]) -> Outputs:
+    def _bypassed(self, work: PreparedStep, inputs: Mapping[str, Any]) -> Outputs:
         bypass = work.step.bypass
         if bypass == "mute" or bypass is None:
             return SKIPPED
         found: dict[str, Any] = dict.fromkeys(work.batch, Skip)
         found.update({key: inputs[source] for key, source in bypass.outputs.items() if source in inputs})
-        return found | own({key: value for key, value in bypass.defaults.items() if found.get(key, Skip) is Skip})
+        return found | copy_containers(
+            {key: value for key, value in bypass.defaults.items() if found.get(key, Skip) is Skip}
+        )
 
     # Inputs --------------------------------------------------------------------------------------------------------------
 
@@ -420,7 +422,7 @@ class Scheduler:
             found = step.values.get(key, ABSENT)  # including defaults
             if slot is None:
                 raise MismatchedInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
-            return None if found is ABSENT else adapted(adapters, key, private(found), MismatchedInput)
+            return None if found is ABSENT else adapt_value(adapters, key, private(found), MismatchedInput)
         sources = [source.step for source in binding.sources]
         self._want({s for s in reachable(self.prepared.plan.needs, sources) if not self._wanted[s]})
         if any(self.outputs[source] is None for source in sources):
@@ -440,7 +442,7 @@ class Scheduler:
         asked = values if binding.slot.multi else values[0]
         if why := value_mismatch(binding.slot, asked):
             raise MismatchedInput(key, why)
-        return adapted(adapters, key, asked, MismatchedInput)
+        return adapt_value(adapters, key, asked, MismatchedInput)
 
     async def _rested(self, number: int, sources: list[int]) -> None:
         async with self.resting(number):
@@ -458,7 +460,9 @@ class Scheduler:
 
     # Results -------------------------------------------------------------------------------------------------------------
 
-    def _recall_key(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes) -> tuple[bytes, bool]:
+    def _recall_key(
+        self, number: int, work: PreparedStep, inputs: Mapping[str, Any], changed: bytes
+    ) -> tuple[bytes, bool]:
         """The key under which the answer of a step is stored, and whether other runs may reuse it."""
         key, is_pure = self.depends.key(number, work), not work.step.streams
         if work.lazy_upstream:
@@ -469,13 +473,15 @@ class Scheduler:
         if work.has_fingerprint:
             assert work.code is not None
             assert work.code.cls is not None
-            own = fresh(inputs)
+            own = deep_copy(inputs)
             adapt(work.code.adapters, own, MismatchedInput)
             seen = work.code.cls().fingerprint(RunningNode(self.run, self, number, work), **own)
             key = joined_key(key, [value_key(seen)])
         return key, is_pure
 
-    def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None:
+    def recall(
+        self, number: int, work: PreparedStep, inputs: Mapping[str, Any], changed: bytes = b""
+    ) -> Outputs | None:
         """The answer of an earlier run, if one is stored under the same key.
 
         Args:
@@ -509,7 +515,7 @@ class Scheduler:
         self.depends.marks[number] = found[1]
         return found[0]
 
-    def _may_request_anew(self, work: Work, cache: Cache) -> bool:
+    def _may_request_anew(self, work: PreparedStep, cache: NodeCache) -> bool:
         """Whether a lazy input of a step may depend on a node that must run again."""
         if self._behind_anew is None:
             works = self.prepared.works
@@ -517,8 +523,8 @@ class Scheduler:
             self._behind_anew = reachable(followers(works), starts)
         return not self._behind_anew.isdisjoint(step for step, _ in work.lazy_upstream)
 
-    def _answered(self, number: int, work: Work, answer: Any) -> None:
-        how = answer.how if isinstance(answer, Settled) else ""
+    def _answered(self, number: int, work: PreparedStep, answer: Any) -> None:
+        how = answer.how if isinstance(answer, SettledAnswer) else ""
         if how == "recalled":
             self._done(number, answer.outputs, "cached", is_marked=True)
             return
@@ -568,7 +574,7 @@ class Scheduler:
         run.settle(state, path, self._began.pop(number, 0.0), size)
         self._over(number, work)
 
-    def _make(self, number: int, work: Work, outputs: Outputs, state: Any, is_marked: bool) -> None:
+    def _make(self, number: int, work: PreparedStep, outputs: Outputs, state: Any, is_marked: bool) -> None:
         """The outputs are large: a thread prepares them for storing, and the step is over after that."""
         cache, path, is_pure = self.run.cache, self.prefix + work.step.id, number not in self._impure
 
@@ -589,11 +595,11 @@ class Scheduler:
 
         self._tasks[number] = self._loop.create_task(made())
 
-    def _mark_own(self, number: int, work: Work) -> None:
+    def _mark_own(self, number: int, work: PreparedStep) -> None:
         """The result of this step is only valid in this run."""
         self.depends.join(number, [self.run.turn.encode(), self.prefix.encode(), work.step.id.encode()])
 
-    def _fail(self, number: int, work: Work, error: BaseException) -> None:
+    def _fail(self, number: int, work: PreparedStep, error: BaseException) -> None:
         """A step is over, with an error; its branch is skipped unless the file says otherwise."""
         run, how = self.run, work.step.exec
         if isinstance(error, NothingCame) or any(reader.is_skipped for reader in self.streams.readers(number)):
@@ -609,7 +615,7 @@ class Scheduler:
         self.outputs[number] = SKIPPED
         self._mark_own(number, work)
         if how.on_error == "default":
-            self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **own(how.defaults)}
+            self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **copy_containers(how.defaults)}
         elif how.on_error == "port":
             self.outputs[number] = {**dict.fromkeys(work.batch, Skip), ERROR_PORT: found.to_caller()}
         if how.on_error == "fail":
@@ -620,7 +626,7 @@ class Scheduler:
         self.streams.end(number, error)
         self._over(number, work)
 
-    def _over(self, number: int, work: Work) -> None:
+    def _over(self, number: int, work: PreparedStep) -> None:
         self.busy -= 1
         step = work.step
         self.streams.end(number)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import RunNotFound, StateDamaged
 from tavern_core.flow.engine import journal
-from tavern_core.flow.engine.journal import GoesOn, Journal
+from tavern_core.flow.engine.journal import Journal, RunContinuesElsewhere
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_value_encoding import encoded, is_large, written
-from tavern_core.flow.engine.run_event_log import Row
+from tavern_core.flow.engine.run_event_log import EventRow
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.nodes.json_values import from_plain, to_plain
 from tavern_core.kernel.settings.result_redaction import judging, masking
@@ -36,7 +36,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
 from tavern_core.model.safe_printing import encodable
-from tavern_core.schema.bounded_json_copying import NotPlain
+from tavern_core.schema.bounded_json_copying import NotPlainData
 
 if TYPE_CHECKING:
     import sqlite3
@@ -65,14 +65,14 @@ Mask = Callable[[Any], Any]
 """Returns plain JSON without its secrets."""
 Fixed = tuple[str, tuple[str, ...]]
 """See `RunStore.fixed`."""
-Events = tuple[int, int, bytes]
+EventRows = tuple[int, int, bytes]
 """(number of the first, of the last, `RunStore.rows` of all)."""
-Lost = Mapping[str, str]
+LostOutputs = Mapping[str, str]
 """Path → why the outputs of the node are not stored: `secret`, `object` or `size`."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRun:
+class StoredRun:
     """A run as stored."""
 
     run_id: str
@@ -148,7 +148,7 @@ class RunStore:
 
     # Writing -------------------------------------------------------------------------------------------------------------
 
-    def begin(self, run: KeptRun, fixed: Fixed, events: Events) -> Journal:
+    def begin(self, run: StoredRun, fixed: Fixed, events: EventRows) -> Journal:
         """Write a new run with its first events; the outputs of its nodes go into the returned journal.
 
         Raises:
@@ -179,7 +179,7 @@ class RunStore:
             self.tidy()
         return kept
 
-    def take_up(self, run_id: str) -> tuple[KeptRun, Journal]:
+    def take_up(self, run_id: str) -> tuple[StoredRun, Journal]:
         """Acquire a stopped run to resume it; no other process can until its journal is closed.
 
         Raises:
@@ -197,7 +197,7 @@ class RunStore:
             kept.close()
             raise
 
-    def save(self, run: KeptRun, fixed: Fixed, events: Events = (0, 0, b"")) -> None:
+    def save(self, run: StoredRun, fixed: Fixed, events: EventRows = (0, 0, b"")) -> None:
         """Write the new data of a run, all or nothing. Raises as `begin`."""
         with self._file.open() as db, db:
             db.execute(
@@ -210,7 +210,7 @@ class RunStore:
         """A node's outputs as stored in the journal, or why they are not stored: `object`, `size` or `secret`."""
         return written(outputs, MOST_RECORD, self.holds_secret)
 
-    def rows(self, events: Sequence[Row]) -> bytes:
+    def rows(self, events: Sequence[EventRow]) -> bytes:
         """Events as they are stored, joined by commas; secrets are masked."""
         reported = [
             row if row[4] is None or row[2] in _MEASURED else (*row[:4], self.masked(row[4]))  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ class RunStore:
         found: Mapping[str, Any] = self._mask(_plain(reported))
         return found
 
-    def fixed(self, run: KeptRun) -> Fixed:
+    def fixed(self, run: StoredRun) -> Fixed:
         """The constant part of a stored run: its JSON, and the names of masked parts. It may be slow."""
         masked: list[str] = []
         data = {"inputs": self._masked_values(run.inputs, "", masked)}
@@ -232,7 +232,7 @@ class RunStore:
         self._document(run.content)
         return _text(data)[1:-1], tuple(masked)
 
-    def is_quick(self, run: KeptRun) -> bool:
+    def is_quick(self, run: StoredRun) -> bool:
         """Whether `fixed` is fast."""
         known = self._documents.get(id(run.content))
         return known is not None and known[0] is run.content and not is_large([run.inputs, run.changed])
@@ -273,7 +273,7 @@ class RunStore:
             known = self._documents[id(content)] = content, stamp, text
         return known[2]
 
-    def _data(self, run: KeptRun, fixed: Fixed) -> str:
+    def _data(self, run: StoredRun, fixed: Fixed) -> str:
         text, names = fixed
         masked = [*names]
         answers = self._masked_values(run.answers, "answers/", masked)
@@ -292,7 +292,7 @@ class RunStore:
             try:
                 clean, is_masked = self._clean({key: to_plain(value)})
                 found[key] = clean.get(key)
-            except NotPlain:
+            except NotPlainData:
                 found[key], is_masked = f"<{type(value).__name__}>", True
             if is_masked:
                 masked.append(prefix + key)
@@ -307,14 +307,14 @@ class RunStore:
 
     # Reading -------------------------------------------------------------------------------------------------------------
 
-    def list(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
+    def list(self, workflow: str = "", most: int = 100) -> builtins.list[StoredRun]:
         """The stored runs, newest first, without corrupt rows."""
         where, values = ("WHERE workflow = ?", [workflow]) if workflow else ("", [])
         with self._file.open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
         return [run for row in rows if (run := self._kept(row)) is not None]
 
-    def get(self, run_id: str) -> KeptRun | None:
+    def get(self, run_id: str) -> StoredRun | None:
         """One run, or None. Raises StateDamaged: its data cannot be read (STATE_DAMAGED)."""
         if not is_run_id(run_id):
             return None
@@ -329,7 +329,7 @@ class RunStore:
             )
         return None
 
-    def find(self, run_id: str) -> KeptRun:
+    def find(self, run_id: str) -> StoredRun:
         """`get`; raises RunNotFound, with the closest id, if there is none (RUN_NOT_FOUND)."""
         if (found := self.get(run_id)) is None:
             near = [run.run_id for run in self.list()]
@@ -380,17 +380,17 @@ class RunStore:
             return self.events(run_id, after)
         return self._to_end(run, run.state, after)
 
-    def _end_events(self, run: KeptRun) -> None:
+    def _end_events(self, run: StoredRun) -> None:
         """Before resuming a run whose process died: complete the database with what the process could not write."""
         if run.state in _ENDED:
             return
         state = "interrupted" if run.state == "running" else run.state  # the journal is that of this process already
         if unwritten := self._to_end(run, state, self._last_stored(run.run_id)):
-            rows: builtins.list[Row] = [(e.seq, e.time, e.kind, e.path, e.data) for e in unwritten]
+            rows: builtins.list[EventRow] = [(e.seq, e.time, e.kind, e.path, e.data) for e in unwritten]
             with self._file.open() as db, db:
                 _insert(db, run.run_id, (rows[0][0], rows[-1][0], self.rows(rows)))
 
-    def _to_end(self, run: KeptRun, state: str, after: int) -> builtins.list[RunEvent]:
+    def _to_end(self, run: StoredRun, state: str, after: int) -> builtins.list[RunEvent]:
         """The events after number `after`, up to the end of a run that no process continues."""
         kind, last = f"run:{state}", self._last_stored(run.run_id)
         found = self.events(run.run_id, min(after, max(last - 1, 0)))  # with the last one, which may be the end
@@ -406,7 +406,7 @@ class RunStore:
             (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run_id,)).fetchone()
         return int(last)
 
-    def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
+    def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], LostOutputs]:
         """(path → (key, content key, outputs) of the completed nodes of a run, path → why others are not stored)."""
         found: dict[str, tuple[bytes, bytes, Outputs]] = {}
         lost: dict[str, str] = {}
@@ -452,7 +452,7 @@ class RunStore:
             return False
         try:
             _, kept = self.take_up(run_id)
-        except GoesOn:
+        except RunContinuesElsewhere:
             return False
         try:
             with self._file.open() as db, db:
@@ -462,7 +462,7 @@ class RunStore:
                 data = _summed(_text({**json.loads(stored[0]), "updated": time.time()}))
                 db.execute("UPDATE runs SET state = ?, data = ?, crc = ? WHERE id = ?", (_CANCELLED, *data, run_id))
                 (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run_id,)).fetchone()
-                row: Row = (last + 1, time.time(), f"run:{_CANCELLED}", "", {})
+                row: EventRow = (last + 1, time.time(), f"run:{_CANCELLED}", "", {})
                 _insert(db, run_id, (last + 1, last + 1, self.rows([row])))
         finally:
             kept.close()
@@ -475,7 +475,7 @@ class RunStore:
         with self._file.open() as db:
             return db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()  # type: ignore[no-any-return]
 
-    def _kept(self, row: tuple[Any, ...], *, is_newest: bool = False) -> KeptRun | None:
+    def _kept(self, row: tuple[Any, ...], *, is_newest: bool = False) -> StoredRun | None:
         try:
             run_id, workflow, state, started, latency, text, crc, content, content_crc = row
             if _crc(text) != crc or _crc(content) != content_crc:
@@ -487,7 +487,7 @@ class RunStore:
                     return self._kept(newest, is_newest=True)
                 state = "interrupted"
             changed = from_plain(data["changed"]) if "changed" in data else None
-            return KeptRun(
+            return StoredRun(
                 run_id, workflow, state, float(started), float(latency), said["document"], from_plain(data["inputs"]), changed,
                 data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)), from_plain(data["answers"]),
                 tuple(data["questions"]), tuple(data["errors"]), data.get("outputs"), tuple(masked),
@@ -497,7 +497,7 @@ class RunStore:
             return None
 
 
-def _insert(db: sqlite3.Connection, run_id: str, events: Events) -> None:
+def _insert(db: sqlite3.Connection, run_id: str, events: EventRows) -> None:
     first, last, text = events
     if text:
         db.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", (run_id, first, last, f"[{_decoded(text)}]"))
@@ -540,6 +540,6 @@ def _plain(value: Mapping[str, Any]) -> Any:
     for key, item in value.items():
         try:
             found[key] = to_plain(item)
-        except NotPlain:
+        except NotPlainData:
             found[key] = f"<{type(item).__name__}>"
     return found

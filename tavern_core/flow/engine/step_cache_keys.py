@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tavern_core.flow.engine.cache_keys import joined_key, value_key
-from tavern_core.flow.engine.plan_tables import Prepared, Work
+from tavern_core.flow.engine.plan_tables import PreparedPlan, PreparedStep
 
 
-def followers(works: Sequence[Work]) -> list[list[int]]:
+def followers(works: Sequence[PreparedStep]) -> list[list[int]]:
     """Step → the steps that need it or may request it."""
     found: list[list[int]] = [[] for _ in works]
     for work in works:
@@ -22,17 +22,17 @@ def followers(works: Sequence[Work]) -> list[list[int]]:
     return found
 
 
-class Marks:
+class StepCacheKeys:
     """The keys and content keys of one scheduler."""
 
-    def __init__(self, prepared: Prepared, given: Mapping[str, Any]) -> None:
+    def __init__(self, prepared: PreparedPlan, given: Mapping[str, Any]) -> None:
         self._prepared = prepared
         self._given = given
         self._structure: dict[int, tuple[bytes, bool]] = {}
         self.keys = [b""] * len(prepared.works)
         self.marks = [b""] * len(prepared.works)
 
-    def key(self, number: int, work: Work) -> bytes:
+    def key(self, number: int, work: PreparedStep) -> bytes:
         """The key of a step whose sources have ended (or, for streams, begun), without lazy ones."""
         marks, extra = self.marks, []
         for step, place in work.upstream:
@@ -44,13 +44,13 @@ class Marks:
             extra.append(value_key(object()))  # the outputs of a group depend on its nodes, which still run
         return joined_key(work.key, extra) if extra else work.key
 
-    def with_lazy(self, key: bytes, work: Work) -> tuple[bytes, bool]:
+    def with_lazy(self, key: bytes, work: PreparedStep) -> tuple[bytes, bool]:
         """`key` with the dependencies of the lazy inputs, and whether these determine their values."""
         parts = [self._structure_of(step) for step, _ in work.lazy_upstream]
         joined = [mark + place for (mark, _), (_, place) in zip(parts, work.lazy_upstream, strict=True)]
         return joined_key(key, joined), all(is_pure for _, is_pure in parts)
 
-    def interface(self, number: int, work: Work) -> None:
+    def interface(self, number: int, work: PreparedStep) -> None:
         """An interface node has provided the inputs of the workflow."""
         self.marks[number] = joined_key(work.key, [value_key(self._given)])
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tavern_core.flow.engine.channel import Channel, Reader, Rest
-from tavern_core.flow.engine.plan_tables import Prepared
+from tavern_core.flow.engine.channel import Channel, ChannelReader, ReleaseSlots
+from tavern_core.flow.engine.plan_tables import PreparedPlan
 
 
-class Streams:
+class StepStreams:
     """The streams of one scheduler.
 
     Args:
@@ -18,17 +18,19 @@ class Streams:
         rest_of: releases the slots of a waiting step; None without limits.
     """
 
-    def __init__(self, prepared: Prepared, given: Mapping[str, Any], rest_of: Callable[[int], Rest | None]) -> None:
+    def __init__(
+        self, prepared: PreparedPlan, given: Mapping[str, Any], rest_of: Callable[[int], ReleaseSlots | None]
+    ) -> None:
         self._prepared = prepared
         self._rest_of = rest_of
-        self._readers: dict[tuple[int, str], list[Reader]] = {}
+        self._readers: dict[tuple[int, str], list[ChannelReader]] = {}
         self._channels: dict[int, dict[str, Channel]] = {}
         self.opened: set[int] = set()
         """Steps whose streams were opened."""
         for number, readers in prepared.readers.items():
             if prepared.works[number].step.kind == "input":
                 for reader, key, output in readers:
-                    if isinstance(source := given.get(output), Reader):
+                    if isinstance(source := given.get(output), ChannelReader):
                         self._add(reader, key, source.fork(rest_of(reader)))
 
     def open(self, number: int, is_over: Callable[[int], bool]) -> bool:
@@ -51,11 +53,11 @@ class Streams:
         """The open streams of a step by output."""
         return self._channels.get(number, {})
 
-    def at(self, number: int, key: str) -> list[Reader]:
+    def at(self, number: int, key: str) -> list[ChannelReader]:
         """The streams that a step reads at an input."""
         return self._readers.get((number, key), [])
 
-    def readers(self, number: int) -> list[Reader]:
+    def readers(self, number: int) -> list[ChannelReader]:
         """The streams that a step reads at all of its inputs."""
         return [
             reader for binding in self._prepared.works[number].step.streams for reader in self.at(number, binding.key)
@@ -90,5 +92,5 @@ class Streams:
         for number in list(self._channels):
             self.end(number, error)
 
-    def _add(self, number: int, key: str, reader: Reader) -> None:
+    def _add(self, number: int, key: str, reader: ChannelReader) -> None:
         self._readers.setdefault((number, key), []).append(reader)

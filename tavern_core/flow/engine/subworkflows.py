@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import MismatchedInput, Skip
 from tavern_core.errors import BudgetExceeded
-from tavern_core.flow.engine.channel import Channel, Reader
+from tavern_core.flow.engine.channel import Channel, ChannelReader
 from tavern_core.flow.engine.eager_task import together
 from tavern_core.flow.engine.node_errors import GroupFailed
-from tavern_core.flow.engine.node_runner import tried
-from tavern_core.flow.engine.node_value_encoding import own, private
-from tavern_core.flow.engine.plan_tables import Prepared, Work
-from tavern_core.flow.engine.protocols import ScopePart
+from tavern_core.flow.engine.node_runner import run_with_retries
+from tavern_core.flow.engine.node_value_encoding import copy_containers, private
+from tavern_core.flow.engine.plan_tables import PreparedPlan, PreparedStep
+from tavern_core.flow.engine.protocols import SchedulerPart
 from tavern_core.graph.plan import map_keys
 from tavern_core.graph.slot_compatibility import nesting_mismatch, value_mismatch
-from tavern_core.kernel.execution.sync_async_drivers import bounded
+from tavern_core.kernel.execution.sync_async_drivers import wait_bounded
 from tavern_core.model.node import ABSENT, Slot
 
 _AT_A_TIME: Final = 16
@@ -30,7 +30,7 @@ _IN_A_ROW: Final = 64
 """Rounds, or items, before the event loop can do other work."""
 
 
-async def run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> dict[str, Any]:
+async def run_group(scope: SchedulerPart, number: int, work: PreparedStep, inputs: dict[str, Any]) -> dict[str, Any]:
     """Run the workflow of a group step and return its outputs, with retries and a time limit if its file sets them.
 
     Raises:
@@ -40,23 +40,23 @@ async def run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str,
 
     async def once(attempt: int = 1) -> dict[str, Any]:
         body = _run_group(
-            scope, number, work, own(inputs) if attempt < work.step.exec.retry.times + 1 else dict(inputs)
+            scope, number, work, copy_containers(inputs) if attempt < work.step.exec.retry.times + 1 else dict(inputs)
         )
         timeout = work.step.exec.timeout_ms
-        return await (body if timeout is None else bounded(body, timeout / 1000))
+        return await (body if timeout is None else wait_bounded(body, timeout / 1000))
 
     if work.step.exec.retry.times and not work.step.streams:
-        found: dict[str, Any] = await tried(scope, number, work, once)
+        found: dict[str, Any] = await run_with_retries(scope, number, work, once)
         return found
     return await once()
 
 
-async def _run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> dict[str, Any]:
+async def _run_group(scope: SchedulerPart, number: int, work: PreparedStep, inputs: dict[str, Any]) -> dict[str, Any]:
     inner = scope.prepared.inner[number]
     marks: list[bytes] = []
     if work.step.kind != "group":
         for value in inputs.values():
-            if isinstance(value, Reader):
+            if isinstance(value, ChannelReader):
                 value.pause(1)  # each inner run reads it from the beginning
     match work.step.kind:
         case "map":
@@ -70,15 +70,15 @@ async def _run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str
 
 
 async def _inside(
-    scope: ScopePart, work: Work, inner: Prepared, inputs: Mapping[str, Any], marks: list[bytes],
+    scope: SchedulerPart, work: PreparedStep, inner: PreparedPlan, inputs: Mapping[str, Any], marks: list[bytes],
     *, at: int | None = None, out: Mapping[str, Channel] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One run of the inner workflow of a step, of a map or loop number `at`; its dependencies are added to `marks`."""
     name = work.step.id if at is None else f"{work.step.id}/{at}"
-    child = scope.child(inner, f"{scope.prefix}{name}/", given(inner, inputs), out)
+    child = scope.child(inner, f"{scope.prefix}{name}/", interface_values(inner, inputs), out)
     if out is not None:
         for value in inputs.values():
-            if isinstance(value, Reader):
+            if isinstance(value, ChannelReader):
                 value.leave()  # the inner nodes read it now
     await child.drive()
     marks.append(child.depends.digest())
@@ -90,7 +90,7 @@ async def _inside(
     return outputs
 
 
-def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def interface_values(inner: PreparedPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Values for the interface of a workflow, defaults filled in; what has neither is left out.
 
     Raises:
@@ -99,9 +99,9 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, slot in inner.plan.inputs.items():
         value = inputs[key] if key in inputs else private(slot.default)
-        if slot.is_stream and not isinstance(value, Reader):
+        if slot.is_stream and not isinstance(value, ChannelReader):
             value = Channel.of(_chunks(key, value)) if value is not ABSENT and value is not None else value
-        if isinstance(value, Reader):
+        if isinstance(value, ChannelReader):
             found[key] = value
             continue
         if why := input_mismatch(slot, value):
@@ -119,7 +119,7 @@ def input_mismatch(slot: Slot, value: Any) -> str:
 
 
 async def _each(
-    scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str, Any], marks: list[bytes]
+    scope: SchedulerPart, work: PreparedStep, inner: PreparedPlan, inputs: dict[str, Any], marks: list[bytes]
 ) -> dict[str, Any]:
     """Once for each item, several at the same time; the answers are in the order of the items."""
     items = inputs.pop("items", None)
@@ -135,7 +135,7 @@ async def _each(
 
     async def runner() -> None:
         for at, item in todo:
-            given_now = {**own(inputs), into: item} | ({index_into: at} if index_into else {})
+            given_now = {**copy_containers(inputs), into: item} | ({index_into: at} if index_into else {})
             try:
                 outputs = await _inside(scope, work, inner, given_now, own_marks[at], at=at)
             except GroupFailed as error:
@@ -161,7 +161,7 @@ async def _each(
 
 
 async def _again(
-    scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str, Any], marks: list[bytes]
+    scope: SchedulerPart, work: PreparedStep, inner: PreparedPlan, inputs: dict[str, Any], marks: list[bytes]
 ) -> dict[str, Any]:
     """Repeatedly: outputs become the inputs of the same name, until the output `done` (or `until`) is true.
 
@@ -173,7 +173,7 @@ async def _again(
     stop = str(config.get("until") or "done")
     state, outputs = dict(inputs), dict[str, Any]()
     for at in range(most):
-        given_now = own(state) | ({"index": at} if "index" in inner.plan.inputs else {})
+        given_now = copy_containers(state) | ({"index": at} if "index" in inner.plan.inputs else {})
         outputs = await _inside(scope, work, inner, given_now, marks, at=at)
         if outputs.get(stop) is True:
             return outputs | {"iterations": at + 1}

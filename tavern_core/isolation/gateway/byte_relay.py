@@ -15,12 +15,12 @@ _FAREWELL_S: Final = 2.0
 _T = TypeVar("_T")
 
 
-class TooMuch(Exception):
+class ByteLimitReached(Exception):
     """The call has reached its limit of bytes."""
 
 
 @dataclass(slots=True)
-class Allowance:
+class ByteLimit:
     """The byte limit of all connections of one call, in both directions together."""
 
     left: int
@@ -29,13 +29,13 @@ class Allowance:
         """Raises TooMuch."""
         self.left -= count
         if self.left < 0:
-            raise TooMuch
+            raise ByteLimitReached
 
 
-class Line:
+class RelayState:
     """The shared state of both sides of one connection."""
 
-    def __init__(self, allowance: Allowance) -> None:
+    def __init__(self, allowance: ByteLimit) -> None:
         self._allowance = allowance
         self._loop = asyncio.get_running_loop()
         self._moved = self._loop.time()
@@ -63,10 +63,10 @@ class Line:
                     raise
 
 
-class Side:
+class RelaySide:
     """One side."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: RelayState) -> None:
         self.reader = reader
         self._writer = writer
         self._line = line
@@ -108,8 +108,8 @@ class Side:
         self._writer.transport.abort()
 
 
-async def carry(source: Side, sink: Side) -> None:
-    """Copy all bytes of one side to the other, and its end. Raises as `Side.read` and `Side.write`."""
+async def carry(source: RelaySide, sink: RelaySide) -> None:
+    """Copy all bytes of one side to the other, and its end. Raises as `RelaySide.read` and `RelaySide.write`."""
     while data := await source.read():
         await sink.write(data)
     sink.end()

@@ -16,7 +16,7 @@ from tavern_core.contract.guards.connecting import (
     system_addresses,
     widening,
 )
-from tavern_core.isolation.gateway.request_head import Head
+from tavern_core.isolation.gateway.request_head import RequestHead
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability_scope import Scope
@@ -29,7 +29,7 @@ _MOST_RECORDED: Final = 20
 """Maximum recorded refusals of one call, because a program that tries every address adds no information."""
 
 
-class Refused(Exception):
+class ConnectionDenied(Exception):
     """The connection is refused. `status` is the HTTP status: 403 not allowed, 502 not there, 504 too slow."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -37,7 +37,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Judge:
+class DestinationChecker:
     """Checks destinations for one call.
 
     Args:
@@ -68,7 +68,7 @@ class Judge:
         self._on_refusal = on_refusal
         self._recorded: set[str] = set()
 
-    async def judged(self, head: Head) -> tuple[list[Address], str]:
+    async def judged(self, head: RequestHead) -> tuple[list[Address], str]:
         """The allowed addresses, and the capability that allows them.
 
         Raises:
@@ -85,9 +85,9 @@ class Judge:
         except NotAllowed as flaw:
             raise self.refusal(target, str(flaw), name, flaw.address) from None
         except NoAddress as error:
-            raise Refused(502, f"{target.host} has no address: {error}") from None
+            raise ConnectionDenied(502, f"{target.host} has no address: {error}") from None
 
-    def refusal(self, target: Target, flaw: str, name: str, address: Address | None = None) -> Refused:
+    def refusal(self, target: Target, flaw: str, name: str, address: Address | None = None) -> ConnectionDenied:
         """A recorded refusal.
 
         Args:
@@ -102,13 +102,13 @@ class Judge:
             hint += f"; and of the caller CallContext(scopes={{{name!r}: [{place!r}]}})"
         sentence = f"{self._plugin} may not connect to {place}: {flaw}"
         self.note(sentence, hint, place)
-        return Refused(403, f"{sentence}; {hint}")
+        return ConnectionDenied(403, f"{sentence}; {hint}")
 
-    def unreadable(self, error: BadUrl) -> Refused:
+    def unreadable(self, error: BadUrl) -> ConnectionDenied:
         """A recorded refusal of an invalid or ambiguous address."""
         sentence = f"{self._plugin} may not connect there: the address {error}"
         self.note(sentence, error.hint)
-        return Refused(403, f"{sentence}; {error.hint}" if error.hint else sentence)
+        return ConnectionDenied(403, f"{sentence}; {error.hint}" if error.hint else sentence)
 
     def note(self, sentence: str, hint: str, place: str = "") -> None:
         """Record a refusal, once per call."""
@@ -135,6 +135,6 @@ def place_of(target: Target) -> str:
     return entry_of(target.address, target.port) if target.address is not None else f"{target.host}:{target.port}"
 
 
-def _wanted(head: Head) -> tuple[str, ...]:
+def _wanted(head: RequestHead) -> tuple[str, ...]:
     """The capabilities, one of which allows a request. The content of a tunnel is not visible: with `READ`, it only carries TLS."""
     return (ALL, READ) if head.is_tunnel else (READ, ALL) if head.method in _READING else (ALL,)

@@ -9,8 +9,8 @@ from typing import Final
 
 import h11
 
-from tavern_core.isolation.gateway.byte_relay import Side, both
-from tavern_core.isolation.gateway.request_head import LARGEST, Head, end_to_end
+from tavern_core.isolation.gateway.byte_relay import RelaySide, both
+from tavern_core.isolation.gateway.request_head import LARGEST, RequestHead, end_to_end
 
 _AT_ONCE: Final = 16_384
 """Bytes to parse in one step, because they may be thousands of chunks of one byte."""
@@ -23,13 +23,13 @@ class BadAnswer(Exception):
     """The server does not speak HTTP/1."""
 
 
-async def exchange(client: Side, server: Side, head: Head) -> None:
+async def exchange(client: RelaySide, server: RelaySide, head: RequestHead) -> None:
     """Send the request of `client` to `server`, and the answer back.
 
     Raises:
         h11.RemoteProtocolError: the body of the request is broken.
         BadAnswer: the answer is broken.
-        TimeoutError, TooMuch, OSError: as `Side`.
+        TimeoutError, TooMuch, OSError: as `RelaySide`.
     """
     asked = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST)
     asking = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_ANSWER)
@@ -40,7 +40,7 @@ async def exchange(client: Side, server: Side, head: Head) -> None:
     await both(_send(client, server, asked, asking), _answer(client, server, asked, asking), until_other=True)
 
 
-async def _send(client: Side, server: Side, asked: h11.Connection, asking: h11.Connection) -> None:
+async def _send(client: RelaySide, server: RelaySide, asked: h11.Connection, asking: h11.Connection) -> None:
     while True:
         event = asked.next_event()
         if event is h11.NEED_DATA:
@@ -54,7 +54,7 @@ async def _send(client: Side, server: Side, asked: h11.Connection, asking: h11.C
             return
 
 
-async def _answer(client: Side, server: Side, asked: h11.Connection, asking: h11.Connection) -> None:
+async def _answer(client: RelaySide, server: RelaySide, asked: h11.Connection, asking: h11.Connection) -> None:
     while True:
         try:
             event = asking.next_event()

@@ -12,7 +12,7 @@ _RESTS_S: Final = 0.1
 """Delay before the next attempt if there are no descriptors."""
 
 
-class Listener:
+class ConnectionListener:
     """Accepts connections while there are free slots; the others wait in the system's own queue.
 
     Not with `sock_accept`, which would lose a connection, unclosed, if its task is cancelled while accepting.
@@ -62,7 +62,7 @@ class Listener:
         self._begin(connection).add_done_callback(leave)
 
 
-class Seats:
+class ConnectionSlots:
     """A number of slots that all threads share."""
 
     def __init__(self, most: int) -> None:

@@ -16,11 +16,11 @@ from tavern_core.box.egress_proxy_socket import USER
 from tavern_core.box.output import Serve
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target
 from tavern_core.errors import UsageError
-from tavern_core.isolation.gateway.byte_relay import Allowance, Line, Side, TooMuch, both, carry
-from tavern_core.isolation.gateway.destinations import READ, Judge, Refused, place_of
+from tavern_core.isolation.gateway.byte_relay import ByteLimit, ByteLimitReached, RelaySide, RelayState, both, carry
+from tavern_core.isolation.gateway.destinations import READ, ConnectionDenied, DestinationChecker, place_of
 from tavern_core.isolation.gateway.exchange import BadAnswer, exchange
-from tavern_core.isolation.gateway.listener import Listener, Seats
-from tavern_core.isolation.gateway.request_head import END, LARGEST, BadRequest, Head, read_head
+from tavern_core.isolation.gateway.listener import ConnectionListener, ConnectionSlots
+from tavern_core.isolation.gateway.request_head import END, LARGEST, BadRequest, RequestHead, read_head
 from tavern_core.kernel.execution.portal import Portal
 
 HEAD_S: Final = 10.0
@@ -41,7 +41,7 @@ _TLS: Final = b"\x16\x03"
 _LONGEST_REASON: Final = 600
 
 
-_seats: Final = Seats(MOST_IN_ALL)
+_seats: Final = ConnectionSlots(MOST_IN_ALL)
 
 
 class Gateway:
@@ -52,12 +52,12 @@ class Gateway:
         most_bytes: of all connections, in both directions together.
     """
 
-    def __init__(self, judge: Judge, connections: int, most_bytes: int) -> None:
+    def __init__(self, judge: DestinationChecker, connections: int, most_bytes: int) -> None:
         self._judge = judge
         self._connections = connections
         self._most_bytes = most_bytes
-        self._allowance = Allowance(most_bytes)
-        self._listeners: list[Listener] = []
+        self._allowance = ByteLimit(most_bytes)
+        self._listeners: list[ConnectionListener] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, listening: socket.socket, token: str) -> None:
@@ -69,7 +69,7 @@ class Gateway:
             task.add_done_callback(self._tasks.discard)
             return task
 
-        self._listeners.append(Listener(listening, self._connections, begin))
+        self._listeners.append(ConnectionListener(listening, self._connections, begin))
 
     async def close(self) -> None:
         """End all connections, and stop accepting."""
@@ -81,13 +81,13 @@ class Gateway:
 
     async def _take(self, connection: socket.socket, token: str) -> None:
         has_seat = _seats.take()
-        line = Line(self._allowance)
+        line = RelayState(self._allowance)
         try:
             with contextlib.ExitStack() as ends:
                 ends.callback(connection.close)
                 reader, writer = await asyncio.open_connection(sock=connection, limit=LARGEST)
                 ends.pop_all()
-                client = Side(reader, writer, line)
+                client = RelaySide(reader, writer, line)
                 ends.callback(client.abort)
                 await self._answer(client, line, token, has_seat=has_seat)
         except OSError:
@@ -96,19 +96,21 @@ class Gateway:
             if has_seat:
                 _seats.leave()
 
-    async def _answer(self, client: Side, line: Line, token: str, *, has_seat: bool) -> None:
+    async def _answer(self, client: RelaySide, line: RelayState, token: str, *, has_seat: bool) -> None:
         status, said = 0, ""
         try:
             if not has_seat:
-                raise Refused(503, f"there are {MOST_IN_ALL} connections through the gateways of this host already")
+                raise ConnectionDenied(
+                    503, f"there are {MOST_IN_ALL} connections through the gateways of this host already"
+                )
             await self._serve_one(client, line, await self._head(client, token))
-        except Refused as refused:
+        except ConnectionDenied as refused:
             status, said = refused.status, str(refused)
         except (BadRequest, h11.RemoteProtocolError) as error:
             status, said = 400, f"this request is not taken: {error}"
         except (BadAnswer, h11.LocalProtocolError) as error:
             status, said = 502, f"the server broke off or does not speak HTTP/1: {error}"
-        except TooMuch:
+        except ByteLimitReached:
             said = f"a call moved more than {self._most_bytes:,} bytes through its gateway"
             self._judge.note(said, "move less, or raise isolation.networkBytes in tavern.yaml")
             status = 403
@@ -118,7 +120,7 @@ class Gateway:
             await client.write(_refusal(status, said))
         await client.finish()
 
-    async def _head(self, client: Side, token: str) -> Head:
+    async def _head(self, client: RelaySide, token: str) -> RequestHead:
         """Serve the request of a program.
 
         Raises:
@@ -131,16 +133,16 @@ class Gateway:
             raise self._judge.unreadable(error) from None
         wanted = b"Basic " + base64.b64encode(f"{USER}:{token}".encode())
         if token and not hmac.compare_digest(head.value(b"proxy-authorization"), wanted):
-            raise Refused(407, "the user and password in HTTP_PROXY are missing")
+            raise ConnectionDenied(407, "the user and password in HTTP_PROXY are missing")
         return head
 
-    async def _serve_one(self, client: Side, line: Line, head: Head) -> None:
+    async def _serve_one(self, client: RelaySide, line: RelayState, head: RequestHead) -> None:
         try:
             async with asyncio.timeout(NAME_S):
                 addresses, capability = await self._judge.judged(head)
         except TimeoutError:
-            raise Refused(504, f"no name server resolved {head.target.host} in time") from None
-        server = Side(*await _connected(head.target, addresses), line)
+            raise ConnectionDenied(504, f"no name server resolved {head.target.host} in time") from None
+        server = RelaySide(*await _connected(head.target, addresses), line)
         try:
             if not head.is_tunnel:
                 await exchange(client, server, head)
@@ -152,11 +154,11 @@ class Gateway:
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise Refused(502, f"{place_of(head.target)} broke off: {error.strerror or error}") from None
+            raise ConnectionDenied(502, f"{place_of(head.target)} broke off: {error.strerror or error}") from None
         finally:
             server.abort()
 
-    async def _tls(self, client: Side, target: Target) -> bytes:
+    async def _tls(self, client: RelaySide, target: Target) -> bytes:
         """The first bytes of a tunnel that may only carry TLS. Raises Refused: they are not a handshake."""
         first = b""
         while len(first) < len(_TLS):
@@ -169,7 +171,7 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def served(gateway: Gateway, portal: Portal) -> AsyncIterator[Serve]:
+async def running_gateway(gateway: Gateway, portal: Portal) -> AsyncIterator[Serve]:
     """Run a gateway in the loop of `portal`: its traffic never delays the loop of the call."""
 
     def serve(listening: socket.socket, token: str) -> None:
@@ -185,7 +187,7 @@ async def served(gateway: Gateway, portal: Portal) -> AsyncIterator[Serve]:
             await asyncio.wrap_future(portal.begin(gateway.close()))
 
 
-async def _raw_head(client: Side) -> bytes:
+async def _raw_head(client: RelaySide) -> bytes:
     """The input up to and including the first empty line.
 
     Raises:
@@ -196,9 +198,9 @@ async def _raw_head(client: Side) -> bytes:
         async with asyncio.timeout(HEAD_S):
             return await client.reader.readuntil(END)
     except TimeoutError:
-        raise Refused(408, f"the head of a request did not end within {HEAD_S:.0f} s") from None
+        raise ConnectionDenied(408, f"the head of a request did not end within {HEAD_S:.0f} s") from None
     except asyncio.LimitOverrunError:
-        raise Refused(431, f"the head of a request takes more than {LARGEST:,} bytes") from None
+        raise ConnectionDenied(431, f"the head of a request takes more than {LARGEST:,} bytes") from None
     except asyncio.IncompleteReadError as error:
         if not error.partial:
             raise ConnectionResetError from None
@@ -216,7 +218,7 @@ async def _connected(target: Target, addresses: Sequence[Address]) -> tuple[asyn
             said = f"no answer within {CONNECT_S:.0f} s"
         except OSError as error:
             said = error.strerror or str(error)
-    raise Refused(502, f"{place_of(target)} cannot be reached: {said}")
+    raise ConnectionDenied(502, f"{place_of(target)} cannot be reached: {said}")
 
 
 def _refusal(status: int, said: str) -> bytes:

@@ -35,7 +35,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RequestHead:
     """A parsed request."""
 
     raw: bytes
@@ -55,7 +55,7 @@ class Head:
         return next((value for other, value in self.headers if other == name), b"")
 
 
-def read_head(raw: bytes) -> Head:
+def read_head(raw: bytes) -> RequestHead:
     """Parse a head.
 
     Args:
@@ -77,7 +77,7 @@ def read_head(raw: bytes) -> Head:
     if method == CONNECT:
         if not _AUTHORITY.fullmatch(written):
             raise BadUrl("is not host:port")
-        return Head(raw, method, read_url(f"https://{written}", ("https",)), "", headers)
+        return RequestHead(raw, method, read_url(f"https://{written}", ("https",)), "", headers)
     if written.startswith("/") or written == "*":
         raise BadRequest(
             "this is a proxy: ask it for a whole address, http://host/path, or for a tunnel, CONNECT host:port"
@@ -85,7 +85,7 @@ def read_head(raw: bytes) -> Head:
     target = read_url(written, ("http",))
     path = re.split(r"(?=[/?#])", written.partition("://")[2], maxsplit=1)
     rest = path[1].partition("#")[0] if len(path) > 1 else ""
-    return Head(raw, method, target, rest if rest.startswith("/") else f"/{rest}", headers)
+    return RequestHead(raw, method, target, rest if rest.startswith("/") else f"/{rest}", headers)
 
 
 def _header(line: bytes) -> tuple[bytes, bytes]:

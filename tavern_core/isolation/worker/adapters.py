@@ -25,7 +25,7 @@ DESK: Final = "-adapters"
 """The name under which the host reaches the desk; no service of a plugin can have it."""
 
 
-class AdapterDesk:
+class WorkerAdapters:
     """The adapters of one plugin and the connections that they opened.
 
     Args:

@@ -17,9 +17,9 @@ from tavern_core.contract.read_only_decorators import MUTATES, function_of
 from tavern_core.errors import Outcome
 from tavern_core.isolation.codec import CannotCross
 from tavern_core.isolation.worker.host_client import HostClient
-from tavern_core.kernel.views.values import copied
+from tavern_core.kernel.views.values import copy_builtins
 from tavern_core.model.safe_printing import encodable
-from tavern_core.schema.bounded_json_copying import MAX_CHARS, NotPlain, json_or
+from tavern_core.schema.bounded_json_copying import MAX_CHARS, NotPlainData, json_or
 from tavern_core.schema.redact import compile_redactor
 
 LONGEST_LINE: Final = 10_000
@@ -130,8 +130,8 @@ def as_in_a_view(what: str, value: Any, outcome: Outcome) -> Any:
         CannotCross: it is not JSON.
     """
     try:
-        return copied(value, MAX_CHARS)
-    except NotPlain as refused:
+        return copy_builtins(value, MAX_CHARS)
+    except NotPlainData as refused:
         raise CannotCross(f"{what} cannot cross to another process: {refused.problem}", outcome) from None
 
 
@@ -166,7 +166,7 @@ def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
     }
 
 
-class LinesToHost(logging.Handler):
+class HostLogHandler(logging.Handler):
     """Sends log records of the worker to the host, which masks and writes them."""
 
     def __init__(self, host_client: HostClient) -> None:

@@ -22,20 +22,20 @@ from typing import Any, Final
 from tavern_core.errors import OutputTooLarge, UpstreamError
 from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.stream_window import Outbox, bounded_frame
-from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Channel, Stream, encode
-from tavern_core.isolation.worker.facilities import LinesToHost
+from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, FrameChannel, FrameDecoder, encode
+from tavern_core.isolation.worker.facilities import HostLogHandler
 from tavern_core.isolation.worker.host_client import HostClient, running
 from tavern_core.isolation.worker.loop_thread import LoopThread
 from tavern_core.isolation.worker.plugin_request_handlers import WorkerPlugin
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import StreamingCall
-from tavern_core.isolation.worker_setup_message import Setup
+from tavern_core.isolation.worker_setup_message import WorkerSetup
 
 MOST_FDS: Final = 16
 LONGEST_FRAME: Final = 1 << 30
 """Bytes of one frame of the host, which limits their size itself."""
 
-Step = tuple[Callable[[], Any], Callable[[Any], Any]]
+RequestWork = tuple[Callable[[], Any], Callable[[Any], Any]]
 """The function that starts the work, and the one that packs its answer."""
 
 
@@ -59,9 +59,9 @@ class _Connection:
 
     __slots__ = ("channel", "incoming", "out", "talk")
 
-    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, channel: FrameChannel, loop: asyncio.AbstractEventLoop) -> None:
         self.channel = channel
-        self.incoming = Stream(channel.limit)
+        self.incoming = FrameDecoder(channel.limit)
         self.out = Outbox(channel, loop)
         self.talk: StreamingCall | None = None
 
@@ -78,12 +78,12 @@ class Worker:
         """None until its first request has imported it."""
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         root = logging.getLogger()
-        root.addHandler(LinesToHost(self._host_client))
+        root.addHandler(HostLogHandler(self._host_client))
         root.setLevel(logging.INFO)
 
     def listen(self) -> None:
         """Read the side channel until its end."""
-        stream, fds = Stream(LONGEST_FRAME), list[int]()
+        stream, fds = FrameDecoder(LONGEST_FRAME), list[int]()
         while True:
             try:
                 chunk, found, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, MOST_FDS)
@@ -103,7 +103,7 @@ class Worker:
 
     def add_lane(self, kind: str, sock: socket.socket) -> None:
         """Serve one more connection, ``sync`` or ``loop``."""
-        channel = Channel(sock, LONGEST_FRAME)
+        channel = FrameChannel(sock, LONGEST_FRAME)
         if kind == "sync":
             threading.Thread(target=self._serve, args=(channel,), name="tavern-connection", daemon=True).start()
         else:
@@ -112,7 +112,7 @@ class Worker:
 
     # Sync connections-----------------------------------------------------------------------------------------------------
 
-    def _serve(self, channel: Channel) -> None:
+    def _serve(self, channel: FrameChannel) -> None:
         try:
             while True:
                 message = channel.receive()
@@ -178,7 +178,7 @@ class Worker:
                 task = self._loop.loop.create_task(self._answer_later(connection, message))
                 self._tasks[message["id"]] = task
             elif connection.talk is not None and connection.talk.number == message["id"]:
-                connection.talk.hear(message)
+                connection.talk.receive_message(message)
 
     async def _answer_later(self, connection: _Connection, message: dict[str, Any]) -> None:
         number = message["id"]
@@ -207,7 +207,7 @@ class Worker:
 
     # Requests -----------------------------------------------------------------------------------------------------------
 
-    def _step(self, message: dict[str, Any], talk: StreamingCall | None = None) -> Step:
+    def _step(self, message: dict[str, Any], talk: StreamingCall | None = None) -> RequestWork:
         if (inside := self._plugin) is None:  # the first request
             return lambda: self._start(message["setup"]), _same
         given = message
@@ -250,7 +250,7 @@ class Worker:
 
     def _start(self, setup: Mapping[str, Any]) -> dict[str, Any]:
         """Import the plugin; returns what it implements."""
-        self._plugin = WorkerPlugin(Setup.from_json(setup), self._host_client, self._calls, self._loop)
+        self._plugin = WorkerPlugin(WorkerSetup.from_json(setup), self._host_client, self._calls, self._loop)
         return self._plugin.report()
 
 

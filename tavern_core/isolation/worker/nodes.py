@@ -16,7 +16,7 @@ from tavern_core.isolation.codec import CALLS
 from tavern_core.isolation.node_codec import ANSWERS, NO_END, NOTHING, VALUES, reported_node
 from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.isolation.worker.streams import StreamingCall, in_thread, in_threads
-from tavern_core.kernel.nodes.annotation_coercion import adapt, adapted
+from tavern_core.kernel.nodes.annotation_coercion import adapt, adapt_value
 from tavern_core.kernel.nodes.node_callable import NodeCode
 from tavern_core.kernel.nodes.node_discovery import nodes_in
 from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
@@ -148,8 +148,8 @@ class WorkerNodes:
             self._objects[number] = cls()
         return self._objects[number]
 
-    def _context(self, given: Mapping[str, Any]) -> _FarContext:
-        return _FarContext(
+    def _context(self, given: Mapping[str, Any]) -> _RemoteContext:
+        return _RemoteContext(
             given["context"], self._host_client, given["token"], self._service, self._known[given["type"]].impl.adapters
         )
 
@@ -188,7 +188,7 @@ async def _or(skipped: Any, answer: Awaitable[Any]) -> Any:
         return skipped
 
 
-class _FarContext(NodeContext):
+class _RemoteContext(NodeContext):
     """The context of a running node; its methods call the host."""
 
     def __init__(
@@ -225,7 +225,7 @@ class _FarContext(NodeContext):
         found = await self._later("need", key)
         if found == NOTHING:
             raise _NothingCame(key)
-        return adapted(self._adapters, key, VALUES.decode(found), _mismatch)
+        return adapt_value(self._adapters, key, VALUES.decode(found), _mismatch)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         packed = await self._later("invoke", tool, None if arguments is None else dict(arguments), options)
@@ -242,13 +242,13 @@ class _FarContext(NodeContext):
         return VALUES.decode(await self._later("ask", wanted, words))
 
     def llm(self, name: str = "") -> LLM:
-        return _FarModel(self._later, name)
+        return _RemoteModel(self._later, name)
 
     def service(self, name: str) -> Any:
         return self._plugin_service(name)
 
 
-class _FarModel:
+class _RemoteModel:
     """A language model of the host."""
 
     def __init__(self, ask: Callable[..., Awaitable[Any]], name: str) -> None:

@@ -32,10 +32,10 @@ from tavern_core.isolation.worker.loop_thread import LoopThread
 from tavern_core.isolation.worker.nodes import WorkerNodes
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.tools import WorkerTools
-from tavern_core.isolation.worker_setup_message import Setup
-from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
+from tavern_core.isolation.worker_setup_message import WorkerSetup
+from tavern_core.kernel.hooks.table import HookImplementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.nodes.node_signature_reading import NodeOwner
-from tavern_core.kernel.plugins.contribution_registry import named
+from tavern_core.kernel.plugins.contribution_registry import checked_contributions
 from tavern_core.kernel.plugins.plugin_code import FolderCode
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
 from tavern_core.kernel.plugins.tool_spec_reading import describe
@@ -61,7 +61,7 @@ class WorkerPlugin:
         PluginError: any error; names the place in the plugin's code.
     """
 
-    def __init__(self, setup: Setup, host_client: HostClient, calls: WorkerCalls, loop: LoopThread) -> None:
+    def __init__(self, setup: WorkerSetup, host_client: HostClient, calls: WorkerCalls, loop: LoopThread) -> None:
         self._setup = setup
         self._host_client = host_client
         self._calls = calls
@@ -122,7 +122,7 @@ class WorkerPlugin:
         when = self._implementations[number].when
         return when is None or bool(when(unpack_tool(tool)))
 
-    def _arguments(self, impl: Implementation, given: Mapping[str, Any]) -> list[Any]:
+    def _arguments(self, impl: HookImplementation, given: Mapping[str, Any]) -> list[Any]:
         values = {name: HOOK_VALUES.decode(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
@@ -149,7 +149,7 @@ class WorkerPlugin:
 
         return self._honestly(ask)
 
-    def _offered(self, impl: Implementation, number: int, answer: Any) -> Any:
+    def _offered(self, impl: HookImplementation, number: int, answer: Any) -> Any:
         hook = impl.hook
         if hook.name == "tavern_register_tools":
             return [
@@ -161,20 +161,20 @@ class WorkerPlugin:
         if hook.section == "nodes":
             return self.nodes.offered(answer)
         if hook.section == "adapters":
-            return self._adapters(named(hook.section, answer, self._setup.plugin, impl.where))
+            return self._adapters(checked_contributions(hook.section, answer, self._setup.plugin, impl.where))
         if hook.section not in DESCRIBED:
             if answer:
                 raise self._cannot_cross(hook.section, "objects that the host would have to call")
             return None
-        found = named(hook.section, answer, self._setup.plugin, impl.where)
+        found = checked_contributions(hook.section, answer, self._setup.plugin, impl.where)
         reported = [self._reported_offer(hook.section, name, thing) for name, thing in found.items()]
         return dict(reported) if hook.section == "workflows" else reported
 
     def _adapters(self, found: Mapping[str, Any]) -> Any:
-        from tavern_core.isolation.worker.adapters import DESK, AdapterDesk
+        from tavern_core.isolation.worker.adapters import DESK, WorkerAdapters
 
         known = self._services.get(DESK)
-        desk = AdapterDesk(self._host_client, self._calls) if known is None else known.object
+        desk = WorkerAdapters(self._host_client, self._calls) if known is None else known.object
         self._services[DESK] = Service(DESK, desk)
         return self._data("adapters", "settings of", desk.offered(found))
 
@@ -252,7 +252,7 @@ def _is_one(answer: Any) -> bool:
     return callable(answer) or isinstance(answer, Service | Command | Contribution | ToolFactory)
 
 
-def _description(impl: Implementation) -> dict[str, Any]:
+def _description(impl: HookImplementation) -> dict[str, Any]:
     return {
         "hook": impl.hook.name,
         "arguments": list(impl.arguments),
@@ -307,7 +307,7 @@ def _bounded(written: io.StringIO, limit: int) -> str:
 # The plugin's package, imported in its worker from any kind of installation.
 
 
-def imported(setup: Setup) -> ModuleType:
+def imported(setup: WorkerSetup) -> ModuleType:
     """The plugin's package. Errors of its code are raised.
 
     An installed one that is not on the path (an editable install with its own import hook) is found at its
@@ -316,7 +316,7 @@ def imported(setup: Setup) -> ModuleType:
     if setup.module:
         folder = Path(setup.folder) if setup.folder else None
         if folder is not None and _origin(setup.module) is None:
-            sys.meta_path.append(_Beside(setup.module, folder))
+            sys.meta_path.append(_PackageFinder(setup.module, folder))
         return importlib.import_module(setup.module)
     return FolderCode(setup.plugin, Path(setup.folder)).load()
 
@@ -328,7 +328,7 @@ def _origin(module: str) -> Any:
         return None
 
 
-class _Beside:
+class _PackageFinder:
     """Finds one package in a folder outside of the path."""
 
     def __init__(self, module: str, folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tavern_core.contract.nodes import Final as FinalAnswer
 from tavern_core.isolation.error_codec import unpack_error
 from tavern_core.isolation.node_codec import ANSWERS, ENDED, VALUES
-from tavern_core.isolation.stream_window import Chunks, Outbox, Room
+from tavern_core.isolation.stream_window import Outbox, ReceivedChunks, SendCredit
 
 _ENDED: Final = object()
 
@@ -29,17 +29,17 @@ class StreamingCall:
         self.number = number
         self._limit = limit
         self._out = out
-        self._room = Room()
-        self.streams = [_Incoming(at, self) for at in range(streams)]
+        self._room = SendCredit()
+        self.streams = [_HostStream(at, self) for at in range(streams)]
         """The input streams of the node by number: async iterators."""
         self._is_over = False
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def receive_message(self, message: dict[str, Any]) -> None:
         """Handle a message of the host."""
         if "room" in message:
             self._room.give(message["room"])
         else:
-            self.streams[message["in"]].hear(message)
+            self.streams[message["in"]].receive_message(message)
 
     def say(self, message: dict[str, Any]) -> None:
         """Send a message, unless the call is over."""
@@ -63,15 +63,15 @@ class StreamingCall:
             stream.leave()
 
 
-class _Incoming(AsyncIterator[Any]):
+class _HostStream(AsyncIterator[Any]):
     """A stream of the host."""
 
     def __init__(self, number: int, talk: StreamingCall) -> None:
         self._number = number
         self._talk = talk
-        self._chunks = Chunks()
+        self._chunks = ReceivedChunks()
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def receive_message(self, message: dict[str, Any]) -> None:
         if "chunk" in message:
             self._chunks.put(message["chunk"])
         else:

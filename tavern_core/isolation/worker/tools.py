@@ -18,13 +18,13 @@ from tavern_core.contract.trace_context import within_trace
 from tavern_core.errors import TavernError, ToolFailed
 from tavern_core.isolation.codec import CALLS, pack_tool, preview_key, unpack_context, unpack_tool
 from tavern_core.isolation.worker.running_call import WorkerCalls
-from tavern_core.isolation.worker_setup_message import Setup
+from tavern_core.isolation.worker_setup_message import WorkerSetup
 from tavern_core.kernel.calls.result_normalisation import plain, plain_parts
 from tavern_core.kernel.plugins.tool_homes import load_handler
 from tavern_core.kernel.plugins.tool_spec_reading import (
     DRAFT,
-    Described,
-    Owner,
+    OfferDescription,
+    OfferingPlugin,
     of_handler,
     spec_from_mapping,
     specs_of,
@@ -43,7 +43,7 @@ class WorkerTools:
     """
 
     def __init__(
-        self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any, calls: WorkerCalls
+        self, setup: WorkerSetup, folder: Path | None, limits: LimitsConfig, record: Any, calls: WorkerCalls
     ) -> None:
         self._setup, self._folder, self._limits, self._record = setup, folder, limits, record
         self._calls = calls
@@ -54,16 +54,16 @@ class WorkerTools:
         self._bound: dict[str, tuple[BoundTool, ToolSpec]] = {}
         self._factories: dict[str, ToolFactory] = {}
 
-    def owner(self) -> Owner:
+    def owner(self) -> OfferingPlugin:
         """The plugin of these tools."""
         setup = self._setup
 
         def from_mapping(data: Mapping[str, Any]) -> ToolSpec:
             return spec_from_mapping(data, Manifest.model_validate(setup.manifest))
 
-        return Owner(setup.plugin, setup.version, setup.aliases, from_mapping=from_mapping)
+        return OfferingPlugin(setup.plugin, setup.version, setup.aliases, from_mapping=from_mapping)
 
-    def report(self, item: Described, place: str) -> Any:
+    def report(self, item: OfferDescription, place: str) -> Any:
         """One offer for the host.
 
         Args:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.access.tool_selectors import Known, Rank, ToolList, ToolNames, is_group, specificity
+from tavern_core.kernel.access.tool_selectors import Rank, SelectorTargets, ToolList, ToolNames, is_group, specificity
 from tavern_core.model.capability import forbids, is_capability
 from tavern_core.model.config import ApprovalConfig
 from tavern_core.model.tool import ToolSpec
@@ -61,7 +61,7 @@ class _Entry:
 class ApprovalRules:
     """The section `approval`, compiled."""
 
-    def __init__(self, config: ApprovalConfig, known: Known, file: str) -> None:
+    def __init__(self, config: ApprovalConfig, known: SelectorTargets, file: str) -> None:
         self._file = file
         self._entries: list[_Entry] = []
         for place, entries, decision in _lists(config):

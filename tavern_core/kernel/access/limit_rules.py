@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.access.tool_selectors import Known, ToolList, ToolNames, plugin_key, specificity
+from tavern_core.kernel.access.tool_selectors import SelectorTargets, ToolList, ToolNames, plugin_key, specificity
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import ToolSpec
@@ -35,7 +35,7 @@ class LimitRule:
 class LimitRules:
     """The sections, compiled."""
 
-    def __init__(self, config: LimitsConfig, known: Known) -> None:
+    def __init__(self, config: LimitsConfig, known: SelectorTargets) -> None:
         self._tools = [
             (entry, rule.limits(), ToolList.compile(f"limits.tools.{entry}", [entry], known, wide=True))
             for entry, rule in config.tools.items()

@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.access.tool_selectors import (
-    Groups,
-    Known,
+    SelectorTargets,
+    ToolGroups,
     ToolNames,
     group_key,
     group_of,
@@ -55,8 +55,8 @@ class ListReview:
         """Their prompts and resources may be named in lists, too."""
         self._suggestions_left = _MOST_SUGGESTIONS
         self._group_names = [name for name in config.tools.groups if group_key(name) != "plugins"]
-        groups = Groups({name: config.tools.groups[name] for name in self._group_names})
-        self.known = Known(groups, self._plugins, aliases, host)
+        groups = ToolGroups({name: config.tools.groups[name] for name in self._group_names})
+        self.known = SelectorTargets(groups, self._plugins, aliases, host)
 
     # Computed at the first entry: a host without lists compiles in no time, however many tools it has.
 

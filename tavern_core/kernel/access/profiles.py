@@ -146,7 +146,7 @@ def _listed(search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
     for index, written in enumerate(search.profile.tool_ids_inventory[:MOST_TOOLS]):
         where = Location(search.file, pointer=f"{INVENTORY}[{index}]")
         found = search.look_up(written.strip())
-        if isinstance(found, Missing):
+        if isinstance(found, UnresolvedItem):
             findings.append(Finding(CODE, found.message, found.hint, where, "warning", {"id": written[:_LONGEST_ID]}))
         elif found in tools:
             message = f"{written!r} is listed twice, here and before as {found!r}"
@@ -168,7 +168,7 @@ class ToolLookup(Protocol):
     def resolvers(self) -> Mapping[str, NamespaceResolver]:
         """Prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...)."""
 
-    def absent(self, written: str, /) -> Missing | None:
+    def absent(self, written: str, /) -> UnresolvedItem | None:
         """Why a tool is not there, where more is known than that."""
 
 
@@ -201,7 +201,7 @@ def resolve_profile(profile: AgentProfile, lookup: ToolLookup) -> Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class UnresolvedItem:
     """Why an item of the inventory stands for no tool."""
 
     message: str
@@ -226,16 +226,16 @@ class _InventorySearch:
         """Its place in findings."""
         return f"profile {self.profile.name}"
 
-    def look_up(self, written: str) -> str | Missing:
+    def look_up(self, written: str) -> str | UnresolvedItem:
         """The id that `written` stands for: a registered tool, else one that the resolver of its prefix knows."""
         if not written:
-            return Missing("an empty id", "remove it")
+            return UnresolvedItem("an empty id", "remove it")
         if len(written) > _LONGEST_ID:
-            return Missing(f"an id of {len(written):,} characters", f"ids have at most {_LONGEST_ID}")
+            return UnresolvedItem(f"an id of {len(written):,} characters", f"ids have at most {_LONGEST_ID}")
         if (found := self.lookup.find(written)) is not None:
             return found
         if "*" in written:
-            return Missing(
+            return UnresolvedItem(
                 f"{written!r} is a wildcard; an inventory lists its tools one by one", self._examples(written)
             )
         prefix, local = split_id(written)
@@ -243,46 +243,46 @@ class _InventorySearch:
             return self._ask(self.namespaces[prefix], prefix, local)
         return self._unknown(written, prefix)
 
-    def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | Missing:
+    def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | UnresolvedItem:
         """A resolver is a plugin's code: any error it raises affects only this item."""
         try:
             tool = resolver.resolve(local)
             names = [] if tool is not None else [f"{prefix}:{name}" for name in resolver.names()]
         except CallError as error:
             self.is_partial = True
-            return Missing(f"{prefix}:{local} cannot be used: {error.message}", error.hint)
+            return UnresolvedItem(f"{prefix}:{local} cannot be used: {error.message}", error.hint)
         except Exception as error:  # noqa: BLE001 - reported as the reason why the item is missing
-            return Missing(
+            return UnresolvedItem(
                 f"the resolver of {prefix + ':'!r} failed for {local!r}: {printed(error):.300}",
                 "see the plugin that contributes it",
             )
         if tool is None:
-            return Missing(f"{prefix + ':'!r} has no {local!r}", self._similar(f"{prefix}:{local}", names))
+            return UnresolvedItem(f"{prefix + ':'!r} has no {local!r}", self._similar(f"{prefix}:{local}", names))
         tool_id = f"{prefix}:{local}"
         if tool.id != tool_id:
-            return Missing(
+            return UnresolvedItem(
                 f"the resolver of {prefix + ':'!r} answered {tool.id!r} for {tool_id!r}",
                 "see the plugin that contributes it",
             )
         self.resolved[tool_id] = tool
         return tool_id
 
-    def _unknown(self, written: str, prefix: str) -> Missing:
+    def _unknown(self, written: str, prefix: str) -> UnresolvedItem:
         if (known := self.lookup.absent(written)) is not None:
             return known
         close = self._similar(written, self.known)
         if prefix == "workflow":
             message = f"there is no tool {written!r}: neither a workflow folder nor a plugin has this workflow"
-            return Missing(message, close or "`tavern workflows list` shows what there is")
+            return UnresolvedItem(message, close or "`tavern workflows list` shows what there is")
         if prefix == KB:
             hint = "name one in tavern.yaml: `knowledge: {handbook: {path: handbook}}`"
-            return Missing(f"there is no tool {written!r}: the host has no such knowledge base", close or hint)
+            return UnresolvedItem(f"there is no tool {written!r}: the host has no such knowledge base", close or hint)
         if prefix in RESERVED_NAMESPACES:
-            return Missing(
+            return UnresolvedItem(
                 f"there is no tool {written!r}: the host has no tool of this name, and no resolver for {prefix + ':'!r}",
                 close or "install a plugin that contributes it, or remove the item",
             )
-        return Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
+        return UnresolvedItem(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
 
     def _similar(self, written: str, known: Iterable[str]) -> str:
         self.missing += 1

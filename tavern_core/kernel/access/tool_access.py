@@ -21,7 +21,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.limit_rules import LimitRules
 from tavern_core.kernel.access.list_review import ListReview
-from tavern_core.kernel.access.tool_selectors import GROUP, Known, ToolList, ToolNames, normalize_tool_name
+from tavern_core.kernel.access.tool_selectors import GROUP, SelectorTargets, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import AccessRule, HostConfig
 from tavern_core.model.naming_rules import JOB_TOOLS, SEARCH_TOOLS, split_id
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AccessVerdict:
     """Whether one caller may use one tool. True in a condition when allowed."""
 
     allowed: bool
@@ -51,7 +51,7 @@ class Verdict:
         return f"{self.reason}; {self.fix}" if self.fix else self.reason
 
 
-ALLOWED: Final = Verdict(True)
+ALLOWED: Final = AccessVerdict(True)
 UNKNOWN: Final = "*"
 """The key of `callers` for whom no other key names."""
 
@@ -61,18 +61,18 @@ class ToolAccess:
     """Who may use one tool, computed once; a check costs a few dictionary look-ups."""
 
     tool_id: str
-    host: Verdict
+    host: AccessVerdict
     """What holds for every caller."""
-    denied: Mapping[str, Verdict]
+    denied: Mapping[str, AccessVerdict]
     """Caller key → its refusal, from `callers.<key>.deny`."""
-    not_allowed: Mapping[str, Verdict]
+    not_allowed: Mapping[str, AccessVerdict]
     """Caller key → its refusal, from a `callers.<key>.allow` that does not name the tool."""
     named: frozenset[str] = frozenset()
     """Every key of `callers`: a caller in none of them is unknown."""
     is_listed: bool = True
     """False for what is not a tool: only lists that deny speak of it, and no inventory."""
 
-    def verdict(self, context: CallContext, profile: Profile | None = None) -> Verdict:
+    def verdict(self, context: CallContext, profile: Profile | None = None) -> AccessVerdict:
         """Whether this caller may use the tool. A context without the profile it names is refused."""
         host = self.host
         if not host.allowed and host.rule.startswith("tools.deny"):
@@ -135,7 +135,7 @@ class AccessPolicy:
     _callers: tuple[_CallerLists, ...]
     _file: str
     _approval: ApprovalRules
-    _known: Known
+    _known: SelectorTargets
     limits: LimitRules
     pinned: ToolList | None
     """`tools.pin`; None: no list."""
@@ -144,7 +144,7 @@ class AccessPolicy:
     diagnostics: tuple[Finding, ...] = field(default=())
     """Unknown entries, circular groups, ambiguous names. None of them widens a list."""
 
-    def host_verdict(self, tool: ToolSpec | str) -> Verdict:
+    def host_verdict(self, tool: ToolSpec | str) -> AccessVerdict:
         """What holds for every caller: `tools.deny`, `tools.only`, and `tools.allow` for optional tools."""
         names, tool_id = ToolNames.of(tool), _id_of(tool)
         if (index := self._deny.match(names)) is not None:
@@ -153,14 +153,14 @@ class AccessPolicy:
             return self._not_in(tool_id, self._only)
         if not isinstance(tool, str) and tool.optional and self._allow.match(names) is None:
             reason = f"{tool_id} is an optional tool and no entry of tools.allow in {self._file} switches it on"
-            return Verdict(False, reason, "tools.allow", f"add {tool_id!r} to tools.allow in {self._file}")
+            return AccessVerdict(False, reason, "tools.allow", f"add {tool_id!r} to tools.allow in {self._file}")
         return ALLOWED
 
     def for_tool(self, tool: ToolSpec | str) -> ToolAccess:
         """Work out who may use `tool`; a tool of which only the id is known counts as not optional."""
         names, tool_id = ToolNames.of(tool), _id_of(tool)
-        denied: dict[str, Verdict] = {}
-        not_allowed: dict[str, Verdict] = {}
+        denied: dict[str, AccessVerdict] = {}
+        not_allowed: dict[str, AccessVerdict] = {}
         for caller in self._callers:
             if (index := caller.deny.match(names)) is not None:
                 denied[caller.key] = self._denied(tool_id, caller.deny, index)
@@ -174,7 +174,7 @@ class AccessPolicy:
         """The same for an operation that runs like a tool but is none: a part of a workflow."""
         return _unless_denied(self.for_tool(tool))
 
-    def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Profile | None = None) -> Verdict:
+    def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Profile | None = None) -> AccessVerdict:
         """Whether this caller may use `tool`. Use `for_tool` where the same tool is checked often."""
         return self.for_tool(tool).verdict(context, profile)
 
@@ -209,15 +209,15 @@ class AccessPolicy:
         per_plugin, per_group = ({name: tuple(ids) for name, ids in each.items()} for each in (by_plugin, named))
         return PluginToolGroups(tuple(everything), per_plugin, per_group)
 
-    def _denied(self, tool_id: str, rules: ToolList, index: int) -> Verdict:
+    def _denied(self, tool_id: str, rules: ToolList, index: int) -> AccessVerdict:
         place = f"{rules.place}[{index}]"
         reason = f"{tool_id} is denied by the entry {rules.entries[index]!r} at {place} in {self._file}"
-        return Verdict(False, reason, place, f"remove that entry from {rules.place} in {self._file}")
+        return AccessVerdict(False, reason, place, f"remove that entry from {rules.place} in {self._file}")
 
-    def _not_in(self, tool_id: str, rules: ToolList) -> Verdict:
+    def _not_in(self, tool_id: str, rules: ToolList) -> AccessVerdict:
         holds = "which is empty and allows no tool" if not rules.entries else "which allows no other tool"
         reason = f"no entry of {rules.place} in {self._file} names {tool_id}; the list is given, {holds}"
-        return Verdict(False, reason, rules.place, f"add {tool_id!r} to {rules.place} in {self._file}")
+        return AccessVerdict(False, reason, rules.place, f"add {tool_id!r} to {rules.place} in {self._file}")
 
 
 def compile_access(
@@ -259,7 +259,7 @@ def compile_access(
     )
 
 
-def _caller_lists(key: str, rule: AccessRule, known: Known) -> _CallerLists:
+def _caller_lists(key: str, rule: AccessRule, known: SelectorTargets) -> _CallerLists:
     allow = None if rule.allow is None else ToolList.compile(f"callers.{key}.allow", rule.allow, known, wide=False)
     return _CallerLists(key, allow, ToolList.compile(f"callers.{key}.deny", rule.deny, known, wide=True))
 
@@ -308,13 +308,13 @@ def own_keys(context: CallContext, profile: Profile | None = None) -> list[str]:
     return keys[1:] if is_claim else keys
 
 
-def _inventory_verdict(tool_id: str, wanted: str | None, profile: Profile | None) -> Verdict:
+def _inventory_verdict(tool_id: str, wanted: str | None, profile: Profile | None) -> AccessVerdict:
     if profile is None:
         reason = f"the caller's agent profile {wanted!r} is not loaded, so no tool of it is known"
         fix = f"add the profile {wanted!r}, or correct its name in the context"
-        return Verdict(False, reason, f"profile:{wanted}", fix)
+        return AccessVerdict(False, reason, f"profile:{wanted}", fix)
     if profile.allows(tool_id):
         return ALLOWED
     reason = f"the agent profile {profile.name!r} does not list {tool_id} in its tool_ids_inventory"
     fix = f"add {tool_id!r} to tool_ids_inventory of the profile {profile.name!r}"
-    return Verdict(False, reason, f"profile:{profile.name}", fix)
+    return AccessVerdict(False, reason, f"profile:{profile.name}", fix)

@@ -99,11 +99,11 @@ class ToolList:
     _owners: Mapping[str, int]
     _patterns: tuple[tuple[str, int], ...]
     _all_plugins: int | None
-    known: Known
+    known: SelectorTargets
     """`known.host` are the host's own plugins, which `group:plugins` does not cover."""
 
     @classmethod
-    def compile(cls, place: str, entries: Sequence[str], known: Known, *, wide: bool) -> ToolList:
+    def compile(cls, place: str, entries: Sequence[str], known: SelectorTargets, *, wide: bool) -> ToolList:
         """Read the entries, as widely as they can be read (lists that deny) or as narrowly (lists that allow)."""
         exact: dict[str, int] = {}
         local: dict[str, int] = {}
@@ -162,7 +162,7 @@ def specificity(written: str, matcher: ToolList, names: ToolNames) -> Rank | Non
     return (4, 0) if local_key(entry) == names.local and known.plugin(entry) != names.plugin else (2, 0)
 
 
-class Known:
+class SelectorTargets:
     """What entries may refer to.
 
     Args:
@@ -174,7 +174,7 @@ class Known:
 
     def __init__(
         self,
-        groups: Groups,
+        groups: ToolGroups,
         plugins: Iterable[str] = (),
         aliases: Mapping[str, str] | None = None,
         host: Iterable[str] = (),
@@ -215,7 +215,7 @@ class Known:
         return f"{plugin_key(plugin) if '*' in plugin else self.plugin(plugin)}:{local.casefold()}"
 
 
-class Groups:
+class ToolGroups:
     """Named groups, ``group:<name>``; a group may name groups, also in a circle."""
 
     def __init__(self, groups: Mapping[str, Iterable[str]]) -> None:
@@ -287,7 +287,7 @@ def is_all_plugins(entry: str) -> bool:
 
 
 def readings(entry: str, aliases: Mapping[str, Mapping[str, Sequence[str]]], *, wide: bool) -> list[str]:
-    """The names that `entry` may mean: its spellings, and the real id where it is an alias (`Known.aliases`).
+    """The names that `entry` may mean: its spellings, and the real id where it is an alias (`SelectorTargets.aliases`).
 
     A wide reading takes all aliases that `entry` fits as if they were ids. A narrow one takes the only one, or where
     there are several that differ in case or blanks alone, the only one that is written so.

@@ -23,14 +23,20 @@ from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, Po
 from tavern_core.kernel.calls.bilingual_messages import MESSAGES
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.taint_tracking import AFTER_READING
-from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.execution.sync_async_drivers import InlineMode, LoopMode, Mode, TimeLimit, cancellations
+from tavern_core.kernel.execution.sync_async_drivers import (
+    ExecutionMode,
+    InlineMode,
+    LoopMode,
+    TimeLimit,
+    cancellations,
+)
 from tavern_core.kernel.execution.threads import ThreadPool
-from tavern_core.kernel.hooks.argument_copies import copied
+from tavern_core.kernel.hooks.argument_copies import copy_json
 from tavern_core.kernel.hooks.hook_calls import RequestedApproval
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.stores.store_offload import asked
+from tavern_core.kernel.stores.store_offload import ask_raising
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
 from tavern_core.model.canonical_json import json_digest
@@ -77,7 +83,7 @@ class Approvals:
         self._workers.close()
 
     async def _answered(
-        self, call: ToolCall, request: ApprovalRequest, mode: Mode, seconds: float
+        self, call: ToolCall, request: ApprovalRequest, mode: ExecutionMode, seconds: float
     ) -> tuple[Approval, str, str]:
         """The answer of the approver, how it came about, and what to do where it is no."""
         began, waits = time.perf_counter(), waiting.get()
@@ -91,16 +97,16 @@ class Approvals:
             given_up = Approval(False, "the call was cancelled")
             self._decided(call, request, given_up, time.perf_counter() - began, "cancelled")
             raise
-        except _Failed as failed:
+        except _CallbackFailed as failed:
             hint = "correct the callback that Tavern.open(approve=...) was given"
             return Approval(False, failed.message), "error", hint
 
     async def settle(
         self,
-        plan: Plan,
+        plan: CallPlan,
         call: ToolCall,
         requested: RequestedApproval,
-        mode: Mode,
+        mode: ExecutionMode,
         left: float | None,
         emit: Callable[[Event], Any],
     ) -> Record | None:
@@ -127,7 +133,7 @@ class Approvals:
         definition = _definition(plan, requested)
         known = self._recalled(plan, mark + definition)
         if known is None:
-            known = await asked(mode, self.stored.records, self._ruled, call, mark, definition, seconds=left)
+            known = await ask_raising(mode, self.stored.records, self._ruled, call, mark, definition, seconds=left)
         if known is not None:
             await emit(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
@@ -154,14 +160,14 @@ class Approvals:
         call: ToolCall,
         request: ApprovalRequest,
         facts: dict[str, Any],
-        mode: Mode,
+        mode: ExecutionMode,
         emit: Callable[[Event], Any],
         end: float | None,
     ) -> Record | None:
         """Use the stored answer, or leave a request to be answered."""
         why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:
-            answer, used_up = await asked(
+            answer, used_up = await ask_raising(
                 mode, self.stored.records, self.stored.settle, call, request, definition, why, _details(facts, request.tool),
                 seconds=None if end is None else max(end - time.perf_counter(), 0), undo=self.stored.give_back,
             )  # fmt: skip
@@ -180,7 +186,7 @@ class Approvals:
         except StateDamaged:
             return None  # approval is requested, as without rules
 
-    def check_possible(self, plan: Plan, call: ToolCall, requested: RequestedApproval) -> None:
+    def check_possible(self, plan: CallPlan, call: ToolCall, requested: RequestedApproval) -> None:
         """Return when there is an approver to ask, or an answer is there. Raises ApprovalRequired."""
         mark, definition = fingerprint(call, plan.spec), _definition(plan, requested)
         if self._approver is not None or self._ruled(call, mark, definition) is not None:
@@ -189,9 +195,9 @@ class Approvals:
         why = say(MESSAGES["needs_approval"], tool=plan.id, reason=requested.reason)
         self.stored.check(call, request, definition, why, {"tool": plan.id})
 
-    async def _ask(self, request: ApprovalRequest, mode: Mode, seconds: float) -> Any:
+    async def _ask(self, request: ApprovalRequest, mode: ExecutionMode, seconds: float) -> Any:
         """What the callback says. A callback that ends in anything but an answer has failed."""
-        own: Mode = self._inline_mode if isinstance(mode, InlineMode) else self._loop_mode
+        own: ExecutionMode = self._inline_mode if isinstance(mode, InlineMode) else self._loop_mode
         approver = self._approver
         assert approver is not None
         until, before = time.monotonic() + seconds, cancellations()
@@ -208,16 +214,16 @@ class Approvals:
         except asyncio.CancelledError as error:
             if cancellations() > before:
                 raise
-            raise _Failed(error) from error
+            raise _CallbackFailed(error) from error
         except BaseException as error:
-            raise _Failed(error) from error
+            raise _CallbackFailed(error) from error
 
-    def _recalled(self, plan: Plan, mark: str) -> Approval | None:
+    def _recalled(self, plan: CallPlan, mark: str) -> Approval | None:
         with self._lock:
             kept = self._remembered.get((id(plan.usage), mark))
         return kept[1] if kept is not None else None
 
-    def _remember(self, plan: Plan, mark: str, answer: Approval) -> None:
+    def _remember(self, plan: CallPlan, mark: str, answer: Approval) -> None:
         """Store an answer, with the plugin's lifetime, so that its identity is not reused."""
         with self._lock:
             if len(self._remembered) >= _MOST_REMEMBERED:
@@ -257,7 +263,7 @@ _WHO_ELSE: Final = ("user_id", "agent_id", "workspace_dir", "agent_dir")
 """What distinguishes callers besides principal and profile, and the base of their relative paths."""
 
 
-class _Failed(Exception):
+class _CallbackFailed(Exception):
     """The callback ended in no answer."""
 
     def __init__(self, error: BaseException | str) -> None:
@@ -282,7 +288,7 @@ def definition_of(spec: ToolSpec) -> str:
     return json_digest(data)[:32]
 
 
-def _definition(plan: Plan, requested: RequestedApproval) -> str:
+def _definition(plan: CallPlan, requested: RequestedApproval) -> str:
     """What an approval is for: the tool as it is defined, and whether its caller has read untrusted content.
 
     An answer that was given, or remembered, before that must not let through what the content asks for.
@@ -296,7 +302,9 @@ def risk_of(spec: ToolSpec) -> Risk:
     return max(found, key=RISKS.index, default="low" if spec.read_only else "medium")
 
 
-def _request(plan: Plan, call: ToolCall, requested: RequestedApproval, mark: str, expires_at: float) -> ApprovalRequest:
+def _request(
+    plan: CallPlan, call: ToolCall, requested: RequestedApproval, mark: str, expires_at: float
+) -> ApprovalRequest:
     spec, redact = plan.spec, plan.redact
     reason = redact(requested.reason)
     if reason == requested.reason:  # a message that exists in two languages stays one
@@ -304,7 +312,7 @@ def _request(plan: Plan, call: ToolCall, requested: RequestedApproval, mark: str
     return ApprovalRequest(
         call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, reason, requested.by,
         risk_of(spec), expires_at, redact(call.purpose), call.door, call.context.profile, tuple(sorted(spec.capabilities)),
-        redact(copied(dict(requested.details))),
+        redact(copy_json(dict(requested.details))),
     )  # fmt: skip
 
 
@@ -313,9 +321,9 @@ def _answer(said: Any, mark: str) -> Approval:
         return Approval(said)
     if isinstance(said, Approval) and isinstance(said.approved, bool):
         if said.fingerprint not in ("", mark):
-            raise _Failed("answered about another call")
+            raise _CallbackFailed("answered about another call")
         return said
-    raise _Failed(f"answered {type(said).__name__}, which is neither True, False nor an Approval")
+    raise _CallbackFailed(f"answered {type(said).__name__}, which is neither True, False nor an Approval")
 
 
 def _judge(answer: Approval, request: ApprovalRequest, facts: dict[str, Any], hint: str = _UNCHANGED) -> None:

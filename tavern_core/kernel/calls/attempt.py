@@ -14,9 +14,9 @@ from tavern_core.errors import OutputInvalid
 from tavern_core.kernel.calls.call_errors import explained, timed_out
 from tavern_core.kernel.calls.result_normalisation import to_result
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
-from tavern_core.kernel.calls.taint_tracking import marked, taken_over
-from tavern_core.kernel.catalogue.call_plan import Execute, Plan, Runner
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.calls.taint_tracking import mark_sources, taken_over
+from tavern_core.kernel.catalogue.call_plan import CallPlan, Execute, Runner
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.result import ToolResult, success
 
@@ -33,16 +33,16 @@ def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Ex
     """
     run = bound.run
 
-    def awaited(call: RunningCall, mode: Mode) -> Any:
+    def awaited(call: RunningCall, mode: ExecutionMode) -> Any:
         if call.deadline is None:
             return run(call.given, call.handed)
         seconds = call.time_left()
         return mode.awaited(run(call.given, call.handed), seconds)
 
-    def threaded(call: RunningCall, mode: Mode) -> Any:
+    def threaded(call: RunningCall, mode: ExecutionMode) -> Any:
         return mode.blocking(run, call.given, call.handed, seconds=call.time_left(), owner=owner)
 
-    def at_once(call: RunningCall, mode: Mode) -> Any:
+    def at_once(call: RunningCall, mode: ExecutionMode) -> Any:
         if call.deadline is not None:
             call.time_left()
         return run(call.given, call.handed)
@@ -75,7 +75,7 @@ def _way_of(bound: BoundTool) -> str:
     return "in a worker thread" if bound.blocking else "at once, on the thread of the caller"
 
 
-def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series: str) -> ToolResult:
+def accept(plan: CallPlan, call: RunningCall, value: Any, limits: CallLimits, series: str) -> ToolResult:
     """The result of a tool that returned `value`.
 
     Raises:
@@ -91,7 +91,7 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
     trace = (plan.id, call.number, call.started, now - call.clock, series)
     if kind in plan.answers.sure and (kind is not int or value.bit_length() < SMALL_BITS):
         result = success(value, trace)
-        return marked(call, result) if call.reads else result
+        return mark_sources(call, result) if call.reads else result
     if limits.keep_raw:
         call.value = value
     result = to_result(value, trace, limits.output_bytes, plan.id)
@@ -101,11 +101,11 @@ def accept(plan: Plan, call: RunningCall, value: Any, limits: CallLimits, series
     if accepts is not None and result.ok and not accepts(result.value) and plan.answers.apply_to(result):
         raise _output_invalid(plan, result.value)
     if call.reads:
-        result = marked(call, result)
+        result = mark_sources(call, result)
     return result.replace(raw=value) if limits.keep_raw else result
 
 
-def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
+def _output_invalid(plan: CallPlan, value: Any) -> OutputInvalid:
     assert plan.answers.validator is not None
     error = explained(OutputInvalid, plan.id, plan.answers.validator, value, "answer")
     # The hints of the schema are for who made the value: not the caller.

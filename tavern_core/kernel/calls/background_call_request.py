@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.catalogue.call_plan import CallPlan
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.model.call import CallContext
 from tavern_core.model.job import Job
 from tavern_core.model.result import ToolResult
@@ -70,7 +70,7 @@ resume_point: Final[ContextVar[ResumePoint | None]] = ContextVar("tavern_resume_
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BackgroundCallRequest:
     """A call to be made in the background."""
 
     tool: str
@@ -92,7 +92,7 @@ class Request:
     marked: Callable[[Any], list[str]] | None = None
     """Lists the texts of the arguments that the schema of its tool marks as secret; None: it marks none."""
 
-    def of(self, plan: Plan) -> Request:
+    def of(self, plan: CallPlan) -> BackgroundCallRequest:
         """The same request, with what is known of its tool."""
         spec, has_key = plan.spec, self.key is not None
         again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
@@ -103,10 +103,10 @@ class Request:
         )
 
 
-class Background(Protocol):
+class BackgroundCalls(Protocol):
     """Where calls go on."""
 
-    async def begin(self, request: Request, mode: Mode, left: float | None) -> Job:
+    async def begin(self, request: BackgroundCallRequest, mode: ExecutionMode, left: float | None) -> Job:
         """Keep a job and let it run as soon as there is a place.
 
         Args:
@@ -118,6 +118,6 @@ class Background(Protocol):
         """
         ...
 
-    async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
+    async def now(self, job: Job, mode: ExecutionMode, left: float | None) -> Job:
         """A job of this process as it is now; as it was, where the store does not say."""
         ...

@@ -20,8 +20,14 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.calls.bilingual_messages import MESSAGES, together
 from tavern_core.kernel.calls.running_call import RunningCall
-from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.sync_async_drivers import LeftBehind, StoreSilent, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.catalogue.call_plan import CallPlan
+from tavern_core.kernel.execution.sync_async_drivers import (
+    CancelledWhileRunning,
+    StoreTimeout,
+    TimeLimit,
+    cancellations,
+    has_begun,
+)
 from tavern_core.kernel.registry import no_text
 from tavern_core.model.message_translation import say
 from tavern_core.model.result import ToolResult
@@ -42,7 +48,7 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
     if isinstance(error, TimeLimit):
         outcome = _outcome(call.plan, error)
         failed: CallError = timed_out(call, stopped=error.stopped, outcome=outcome, begun=error.begun)
-        if isinstance(error, StoreSilent):
+        if isinstance(error, StoreTimeout):
             failed.hint = "the store of this host did not answer: look after the server of state.store"
     else:
         in_tool = call.token is not None
@@ -54,7 +60,7 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
         )
         if is_lost and call.deadline is not None and time.perf_counter() > call.deadline - _EARLY_S:
             # The time of a call around it, which is its own too, was over a moment before its own timer rang.
-            stopped = not isinstance(error, LeftBehind)
+            stopped = not isinstance(error, CancelledWhileRunning)
             failed = timed_out(call, stopped=stopped, outcome=_outcome(call.plan, error), begun=has_begun(error))
         elif is_lost:
             failed = _lost(error, call)
@@ -64,7 +70,7 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
             failed = timed_out(call, stopped=True, outcome=outcome)
         else:
             failed = _as_call_error(error, call.plan, call.written, in_tool=in_tool)
-        if isinstance(error, LeftBehind):
+        if isinstance(error, CancelledWhileRunning):
             failed.details["stopped"] = False
     if call.is_unsure and failed.outcome == "none":
         failed.outcome = "unknown"
@@ -156,16 +162,16 @@ def timed_out(call: RunningCall, *, stopped: bool, outcome: Outcome, begun: bool
     )
 
 
-def _harmless(plan: Plan | None) -> bool:
+def _harmless(plan: CallPlan | None) -> bool:
     return plan is not None and plan.spec.read_only
 
 
-def _outcome(plan: Plan | None, error: BaseException) -> Outcome:
+def _outcome(plan: CallPlan | None, error: BaseException) -> Outcome:
     """What a call that failed with `error` may have changed; nothing if it was still waiting to start."""
     return "unknown" if has_begun(error) and not _harmless(plan) else "none"
 
 
-def _as_call_error(error: BaseException, plan: Plan | None, written: str, *, in_tool: bool) -> CallError:
+def _as_call_error(error: BaseException, plan: CallPlan | None, written: str, *, in_tool: bool) -> CallError:
     """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
     if plan is None and not isinstance(written, str):
         return no_text(written)  # it may not be hashable: an error of the look-up means the same

@@ -15,9 +15,9 @@ from tavern_core.kernel.calls.bilingual_messages import MESSAGES
 from tavern_core.kernel.calls.call_errors import explained
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.taint_tracking import is_watched
-from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.log.call_changes import Change
-from tavern_core.kernel.plugins.effective_scopes import narrowed
+from tavern_core.kernel.catalogue.call_plan import CallPlan
+from tavern_core.kernel.log.call_changes import CallChange
+from tavern_core.kernel.plugins.effective_scopes import narrow_rights
 from tavern_core.model.call import CallContext, ToolCall, call_of, with_arguments
 from tavern_core.model.message_translation import say
 from tavern_core.model.safe_printing import with_type
@@ -25,7 +25,7 @@ from tavern_core.schema.bounded_json_copying import json_copy, measure
 from tavern_core.schema.redact import redact_text
 
 
-def admit(plan: Plan, call: RunningCall, deepest: int, ahead: int | None = None) -> CallContext:
+def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = None) -> CallContext:
     """Find out who calls, how deep, and until when.
 
     Args:
@@ -61,7 +61,7 @@ def admit(plan: Plan, call: RunningCall, deepest: int, ahead: int | None = None)
     return context
 
 
-def check_depth(plan: Plan, depth: int, deepest: int) -> None:
+def check_depth(plan: CallPlan, depth: int, deepest: int) -> None:
     """
     Raises:
         BudgetExceeded: too many calls are within each other (BUDGET_EXCEEDED).
@@ -75,7 +75,7 @@ def check_depth(plan: Plan, depth: int, deepest: int) -> None:
         )
 
 
-def check_budget(plan: Plan, context: CallContext, number: int) -> None:
+def check_budget(plan: CallPlan, context: CallContext, number: int) -> None:
     """
     Raises:
         BudgetExceeded: it is one call too many for this caller (BUDGET_EXCEEDED).
@@ -90,7 +90,7 @@ def check_budget(plan: Plan, context: CallContext, number: int) -> None:
         )
 
 
-def check_rule(plan: Plan, rule: ApprovalRule) -> None:
+def check_rule(plan: CallPlan, rule: ApprovalRule) -> None:
     """
     Raises:
         PolicyDenied: the operator's rule denies the tool (POLICY_DENIED).
@@ -99,7 +99,7 @@ def check_rule(plan: Plan, rule: ApprovalRule) -> None:
         raise PolicyDenied(f"{plan.id} was refused: {rule.reason}", hint=f"change {rule.place}", rule=rule.place)
 
 
-def tool_call(plan: Plan, call: RunningCall, context: CallContext, series: str) -> ToolCall:
+def tool_call(plan: CallPlan, call: RunningCall, context: CallContext, series: str) -> ToolCall:
     """The call as hooks, executors and the log see it.
 
     Args:
@@ -117,7 +117,7 @@ def tool_call(plan: Plan, call: RunningCall, context: CallContext, series: str) 
     if context is not admission.host:
         rights = replace(rights, caller=context.permissions)
     if context.scopes:
-        rights = narrowed(rights, context)
+        rights = narrow_rights(rights, context)
     parent = call.outer[3] if call.outer else None
     number = f"{series}-{call.number:x}"
     return call_of(
@@ -125,7 +125,7 @@ def tool_call(plan: Plan, call: RunningCall, context: CallContext, series: str) 
     )
 
 
-def take(plan: Plan, call: RunningCall, limit: int) -> None:
+def take(plan: CallPlan, call: RunningCall, limit: int) -> None:
     """Copy what the caller gave, as plain JSON, where the plan's quick `intake` could not.
 
     Args:
@@ -137,7 +137,7 @@ def take(plan: Plan, call: RunningCall, limit: int) -> None:
     call.values = own_copy(call.arguments, plan.id, limit)
 
 
-def take_changed(plan: Plan, call: RunningCall, changed: Mapping[str, Any], limit: int) -> None:
+def take_changed(plan: CallPlan, call: RunningCall, changed: Mapping[str, Any], limit: int) -> None:
     """Copy what hooks made of the arguments.
 
     Raises:
@@ -150,7 +150,7 @@ def take_changed(plan: Plan, call: RunningCall, changed: Mapping[str, Any], limi
     call.fits = False
 
 
-def fill_and_validate(plan: Plan, call: RunningCall) -> None:
+def fill_and_validate(plan: CallPlan, call: RunningCall) -> None:
     """Add the defaults of the schema, then hold the arguments against it; integers become integers: 2.0 is 2.
 
     Raises:
@@ -168,7 +168,7 @@ def fill_and_validate(plan: Plan, call: RunningCall) -> None:
         call.call = with_arguments(call.call, values)
 
 
-def give_copy(plan: Plan, call: RunningCall, limit: int) -> None:
+def give_copy(plan: CallPlan, call: RunningCall, limit: int) -> None:
     """The tool gets its own copy if the host reads the arguments again afterwards."""
     given = None if call.values is None else plan.arguments.intake(call.values)
     call.given = own_copy(call.values, plan.id, limit) if given is None else given
@@ -200,7 +200,7 @@ def own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict
     return copy  # type: ignore[no-any-return]
 
 
-def _blamed(error: InputInvalid, changes: Sequence[Change]) -> InputInvalid:
+def _blamed(error: InputInvalid, changes: Sequence[CallChange]) -> InputInvalid:
     """The error, saying which plugins made the arguments what they are: the caller may have passed good ones."""
     if changes:
         error.details["changedBy"] = [change.plugin for change in changes]

@@ -23,20 +23,20 @@ from tavern_core.kernel.catalogue.call_plan import (
     AnswerRules,
     ArgumentRules,
     Bounds,
+    CallPlan,
     ContentRules,
     Execute,
-    Inner,
-    Plan,
+    InternalOperation,
     PlanHooks,
 )
 from tavern_core.kernel.catalogue.namespace_resolvers import canonical
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
-from tavern_core.kernel.hooks.argument_copies import ShownTool
-from tavern_core.kernel.limits.limiter_registry import Governor, LimitTable
+from tavern_core.kernel.hooks.argument_copies import ToolSnapshot
+from tavern_core.kernel.limits.limiter_registry import LimitTable, ToolLimiter
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.plugins.tool_homes import ToolHomes
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.call import CallContext
 from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import spellings, split_id
@@ -84,11 +84,11 @@ class Compiler:
         self._mode = base.mode
         self._wait = base.portal.run
         self._known_secrets = base.known_secrets
-        self._inner_plans: dict[Inner, tuple[int, Plan]] = {}
-        self.ready: Callable[[str], Plan | None] = specs.plans.get
+        self._inner_plans: dict[InternalOperation, tuple[int, CallPlan]] = {}
+        self.ready: Callable[[str], CallPlan | None] = specs.plans.get
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
-    async def find(self, written: str, context: CallContext | None) -> Plan:
+    async def find(self, written: str, context: CallContext | None) -> CallPlan:
         """The plan, activating the plugin if need be. Steps by hand too, without an event loop.
 
         Raises:
@@ -98,8 +98,8 @@ class Compiler:
         found = self._find(written, context)
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 
-    async def _find(self, written: str | Inner, context: CallContext | None) -> Plan:
-        if isinstance(written, Inner):
+    async def _find(self, written: str | InternalOperation, context: CallContext | None) -> CallPlan:
+        if isinstance(written, InternalOperation):
             return await self._find_inner(written)
         self._specs.catch_up()
         try:
@@ -132,9 +132,9 @@ class Compiler:
             self._specs.keep(plan, {entry.id, written} if few else {entry.id}, state)
         return plan
 
-    async def _find_inner(self, inner: Inner) -> Plan:
+    async def _find_inner(self, inner: InternalOperation) -> CallPlan:
         spec = inner.spec
-        await self._stand_guard(Entry(spec.id, spec.plugin))
+        await self._stand_guard(RegistryEntry(spec.id, spec.plugin))
         state, known = self._specs.state, self._inner_plans.get(inner)
         if known is None or known[0] != state:
             plan = self._compile(spec, self._specs.lifecycle.records[spec.plugin], is_kept=True)
@@ -151,7 +151,7 @@ class Compiler:
             known = self._inner_plans[inner] = state, plan
         return known[1]
 
-    async def admits(self, plan: Plan, context: CallContext) -> Plan:
+    async def admits(self, plan: CallPlan, context: CallContext) -> CallPlan:
         """The plan, with the rights of the caller's profile, when lists and profile let the caller use the tool.
 
         Raises:
@@ -173,7 +173,7 @@ class Compiler:
             plan = replace(plan, admission=replace(plan.admission, rights=rights))
         return plan
 
-    async def still_holds(self, plan: Plan, context: CallContext) -> None:
+    async def still_holds(self, plan: CallPlan, context: CallContext) -> None:
         """Return when the tool is still the one of `plan`, with the same rights, and this caller may still use it.
 
         Raises:
@@ -189,7 +189,7 @@ class Compiler:
                 hint="call it again; approval is requested again",
             )
 
-    async def _made_for(self, written: str, context: CallContext | None) -> Plan | None:
+    async def _made_for(self, written: str, context: CallContext | None) -> CallPlan | None:
         """A tool that a factory without names makes for this caller."""
         for spelling in spellings(written) if isinstance(written, str) else ():
             record = self._specs.lifecycle.records.get(split_id(spelling)[0])
@@ -197,18 +197,18 @@ class Compiler:
                 continue
             for spec in await self._specs.made_openly(record, context or self._specs.default, self._mode):
                 if spec.id == spelling:
-                    await self._stand_guard(Entry(spec.id, record.name))
+                    await self._stand_guard(RegistryEntry(spec.id, record.name))
                     return self._compile(spec, record)
         return None
 
-    async def _elsewhere(self, written: str, error: ToolNotFound) -> Plan:
+    async def _elsewhere(self, written: str, error: ToolNotFound) -> CallPlan:
         """A tool of a namespace that a plugin resolves, such as ``kb:``; otherwise the error says more about the cause."""
         if isinstance(written, str):
             meant = canonical(written)
             prefix = split_id(meant)[0].strip()
             await self._namespaces.wake({prefix})
             if self._contributions.get("namespaces", prefix) is not None:
-                await self._stand_guard(Entry(meant, ""))
+                await self._stand_guard(RegistryEntry(meant, ""))
             if (found := await self._namespaces.find(meant, self._mode)) is not None:
                 return self._compile(*found)
         if (absent := self._specs.absence(written)) is not None:
@@ -228,7 +228,7 @@ class Compiler:
                 return (await self._profile(context.profile)).language
         return None
 
-    async def _stand_guard(self, entry: Entry) -> None:
+    async def _stand_guard(self, entry: RegistryEntry) -> None:
         """See to it that the hooks of the host's plugins are in place before a path is compiled."""
         try:
             # A call that a tool makes must not wait for a plugin that may be waiting for that very tool to end.
@@ -236,7 +236,7 @@ class Compiler:
         except PluginError as error:
             raise PolicyDenied(f"{entry.id} was refused: {error.message}", hint=error.hint, retryable=True) from error
 
-    async def _activate(self, entry: Entry) -> None:
+    async def _activate(self, entry: RegistryEntry) -> None:
         try:
             await self._specs.lifecycle.activate(entry.plugin, wait=current.get() is None)
         except PluginError as error:
@@ -259,7 +259,7 @@ class Compiler:
                 await self._specs.lifecycle.activate(record.name)
                 return
 
-    def _compile(self, spec: ToolSpec, record: Record, *, is_kept: bool = False) -> Plan:
+    def _compile(self, spec: ToolSpec, record: PluginRecord, *, is_kept: bool = False) -> CallPlan:
         """Everything that can be known about the path of a tool's calls before the first one.
 
         Args:
@@ -274,7 +274,7 @@ class Compiler:
         in_thread = bounds.is_watched and bound.stop is None
         effect = effect_of(spec, record.candidate.requested)
         source = spec.id if policy.is_source(spec) else ""
-        return Plan(
+        return CallPlan(
             spec,
             record.usage,
             runner_of(bound, (record.name, spec.id), spec.kind, preview=preview, in_thread=in_thread),
@@ -292,9 +292,9 @@ class Compiler:
     def _hooks(self, spec: ToolSpec) -> PlanHooks:
         hooks = self._specs.hooks
         before, gates, transforms, after = (hooks.for_tool(name, spec) for name in _HOOKS)
-        return PlanHooks(ShownTool(spec), before, gates, transforms, after, hooks.of("tavern_on_event"))
+        return PlanHooks(ToolSnapshot(spec), before, gates, transforms, after, hooks.of("tavern_on_event"))
 
-    def _admission(self, spec: ToolSpec, record: Record) -> Admission:
+    def _admission(self, spec: ToolSpec, record: PluginRecord) -> Admission:
         policy = self._specs.policy()
         access = policy.for_tool(spec)
         guarded = bool(access.denied or access.not_allowed or not access.host.allowed)
@@ -309,7 +309,7 @@ class Compiler:
         seconds = None if milliseconds is None else milliseconds / 1000
         return Bounds(governor, *steps_of(governor), seconds, _inline(spec, governor))
 
-    def _bound(self, spec: ToolSpec, record: Record) -> tuple[BoundTool, Execute | None]:
+    def _bound(self, spec: ToolSpec, record: PluginRecord) -> tuple[BoundTool, Execute | None]:
         """A tool, bound by the executor of its kind; and its preview: a second function with the same signature, in the same process.
 
         Raises:
@@ -354,7 +354,7 @@ class Compiler:
                 return f"{record.name}: its gate could not be activated, so no call can be checked: {record.reason}"
         return ""
 
-    async def _factory_plan(self, entry: Entry, record: Record, context: CallContext) -> Plan:
+    async def _factory_plan(self, entry: RegistryEntry, record: PluginRecord, context: CallContext) -> CallPlan:
         spec = await self._specs.made(entry, record, context, self._mode)
         if spec is None:
             raise ToolNotFound(
@@ -424,7 +424,7 @@ def _plugin_of(written: object) -> str:
     return split_id(spellings(written)[-1])[0] if isinstance(written, str) else ""
 
 
-def _inline(spec: ToolSpec, governor: Governor | None) -> float | None:
+def _inline(spec: ToolSpec, governor: ToolLimiter | None) -> float | None:
     """How long a caller waits before the call becomes a job; None: as long as it takes."""
     wait = None if governor is None else governor.limits.inline_ms
     return (0.0 if spec.job else None) if wait is None else wait / 1000

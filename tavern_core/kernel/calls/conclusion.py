@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import RunningCall, begin
-from tavern_core.kernel.calls.taint_tracking import marked
-from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.calls.taint_tracking import mark_sources
+from tavern_core.kernel.catalogue.call_plan import CallPlan
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.hooks.hook_calls import HookCalls
-from tavern_core.kernel.log.call_changes import Change
+from tavern_core.kernel.log.call_changes import CallChange
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.settings.result_redaction import redact_result
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
@@ -42,17 +42,17 @@ class Conclusion:
             return redact_result(result, [*known, *marked], named_secrets([call.arguments, call.values]))
         return redact_result(result, [*known, *marked]) if known or marked else result
 
-    def record_beginning(self, plan: Plan, call: RunningCall) -> Event | None:
+    def record_beginning(self, plan: CallPlan, call: RunningCall) -> Event | None:
         """Put the beginning of a call on the record, before its tool runs; return the event where a plugin observes."""
         assert call.call is not None
         call.is_recorded = True
         wanted = bool(plan.hooks.events)
         return self.recorder.called(call.call, plan.redact, call.changes or (), plan.spec.plugin, wanted=wanted)
 
-    async def finish(self, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> ToolResult:
+    async def finish(self, plan: CallPlan, call: RunningCall, result: ToolResult, mode: ExecutionMode) -> ToolResult:
         """Result hooks, the record, observers."""
         asked = call.call = call.call or self._refused_call(call, result)
-        made: Sequence[Change] = ()
+        made: Sequence[CallChange] = ()
         if plan.hooks.transforms:
             fits = plan.answers.accepts if plan.answers.apply_to(result) else None
             try:
@@ -60,14 +60,14 @@ class Conclusion:
             except BaseException:  # Ctrl-C, or the caller's own task is being cancelled
                 self.record(call, result)
                 raise
-            result = marked(call, redact_result(result, self.secrets.values))
+            result = mark_sources(call, redact_result(result, self.secrets.values))
         for event in self.record(call, result, made):
             await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
         if plan.hooks.after:
             await self.hooks.notify(plan.hooks.after, {"call": asked, "result": result}, mode)
         return result
 
-    def record(self, call: RunningCall, result: ToolResult, made: Sequence[Change] = ()) -> Sequence[Event]:
+    def record(self, call: RunningCall, result: ToolResult, made: Sequence[CallChange] = ()) -> Sequence[Event]:
         """Put the end of a call on the record.
 
         Args:

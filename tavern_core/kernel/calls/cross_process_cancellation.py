@@ -19,7 +19,7 @@ from typing import Final
 from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.calls.running_call import RunningCall
-from tavern_core.kernel.plugins.record import Records
+from tavern_core.kernel.plugins.plugin_record import PluginRecords
 from tavern_core.kernel.stores.end_requests import END, ask_to_end, asked_to_end
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_name, owner_of
 
@@ -43,7 +43,7 @@ class Cancellation:
         plugins: each knows its running calls.
     """
 
-    def __init__(self, records: RecordStore, plugins: Records) -> None:
+    def __init__(self, records: RecordStore, plugins: PluginRecords) -> None:
         self.series: Final = secrets.token_hex(6)
         """Start of the call ids of this host; its name among the processes of the home."""
         self._records = records

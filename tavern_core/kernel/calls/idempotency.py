@@ -34,13 +34,13 @@ from tavern_core.kernel.calls.result_serialization import result_of, result_text
 from tavern_core.kernel.calls.retry_rules import is_harmless_again
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.unstored_keys import RUNNING, UNKNOWN, UnstoredKeys
-from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.sync_async_drivers import Mode, StoreSilent, TimeLimit, has_begun
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, StoreTimeout, TimeLimit, has_begun
 from tavern_core.kernel.limits.result_cache import OF_ITS_CALLER
 from tavern_core.kernel.limits.slots import held, waiting_for
 from tavern_core.kernel.plugins.host_registries import Engines
-from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.settings.result_redaction import StorageRedactor
 from tavern_core.kernel.stores.store_offload import ask, at_once
 from tavern_core.model.call import owner_of
 from tavern_core.model.result import ToolResult
@@ -80,9 +80,9 @@ class Claim:
 class _Wanted:
     """A key that a call wants to have."""
 
-    plan: Plan
+    plan: CallPlan
     call: RunningCall
-    mode: Mode
+    mode: ExecutionMode
     key: str
     digest: str
     """Of the arguments."""
@@ -101,7 +101,7 @@ class Idempotency:
     """
 
     def __init__(
-        self, records: RecordStore, seconds: float, diagnostics: Diagnostics, disk: ForDisk, engines: Engines
+        self, records: RecordStore, seconds: float, diagnostics: Diagnostics, disk: StorageRedactor, engines: Engines
     ) -> None:
         self._disk = disk
         self._engines = engines
@@ -126,7 +126,7 @@ class Idempotency:
             if self._entered:
                 self._records.leave(self._process)
 
-    async def claim(self, plan: Plan, call: RunningCall, mode: Mode) -> Claim | ToolResult:
+    async def claim(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> Claim | ToolResult:
         """The key for this call, or the answer that there is already.
 
         Raises:
@@ -156,7 +156,7 @@ class Idempotency:
             await mode.pause(pause if seconds is None else min(pause, seconds))
             pause = min(pause * 2, _LONGEST_LOOK_S)
 
-    def _wanted(self, plan: Plan, call: RunningCall, mode: Mode) -> _Wanted:
+    def _wanted(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> _Wanted:
         """The key that a call wants. Raises CallMisused, IdempotencyConflict: it cannot have it."""
         key, context = call.key, call.context
         assert context is not None
@@ -228,7 +228,7 @@ class Idempotency:
         try:
             return await ask(wanted.mode, records, self._unstored.send, own, method, own, seconds=seconds)
         except BaseException as error:
-            if error.is_asked if isinstance(error, StoreSilent) else has_begun(error):
+            if error.is_asked if isinstance(error, StoreTimeout) else has_begun(error):
                 self._unstored.owe_removal(own)
             raise
 
@@ -273,7 +273,7 @@ class Idempotency:
             return None
         return self._claimed(replace(mine, version=known.version + 1), wanted)
 
-    def _followed(self, answer: ToolResult, plan: Plan) -> ToolResult | None:
+    def _followed(self, answer: ToolResult, plan: CallPlan) -> ToolResult | None:
         """What a call has come to that became a run with questions; None: it is over, and its key is free again."""
         runs = self._engines.runs
         job = None if runs is None or answer.job is None else runs.job(answer.job)
@@ -307,7 +307,9 @@ class Idempotency:
         result = answer.result()
         return None if _is_of_its_caller(result, wanted.plan) else _again(result, wanted, "joined")
 
-    async def finish(self, claim: Claim, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> None:
+    async def finish(
+        self, claim: Claim, plan: CallPlan, call: RunningCall, result: ToolResult, mode: ExecutionMode
+    ) -> None:
         """Record the outcome of the call and notify its waiters. A failure without an effect releases the key, and so does
         the close of the host where the job of the call is resumed from what was kept."""
         record, done, left = claim.record, None, None
@@ -378,7 +380,7 @@ def _canonical(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
-def _is_freed(plan: Plan, call: RunningCall, result: ToolResult) -> bool:
+def _is_freed(plan: CallPlan, call: RunningCall, result: ToolResult) -> bool:
     """Whether the outcome of a call leaves its key to others."""
     if (error := result.error) is None:
         return False
@@ -388,7 +390,7 @@ def _is_freed(plan: Plan, call: RunningCall, result: ToolResult) -> bool:
     return is_left or is_harmless_again(error, plan.spec, has_key=True)
 
 
-def _is_of_its_caller(answer: ToolResult, plan: Plan) -> bool:
+def _is_of_its_caller(answer: ToolResult, plan: CallPlan) -> bool:
     """Whether a call ended for its caller's sake, cancelled or over a limit, and left the key free: a call that waits then runs."""
     error = answer.error
     return error is not None and error.kind in OF_ITS_CALLER and is_harmless_again(error, plan.spec, has_key=True)

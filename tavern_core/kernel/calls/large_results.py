@@ -11,7 +11,7 @@ from tavern_core.errors import ArtifactNotFound, CallError, OutputTooLarge, Stat
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
 from tavern_core.kernel.calls.taint_tracking import sources_of
-from tavern_core.kernel.catalogue.call_plan import Inner
+from tavern_core.kernel.catalogue.call_plan import InternalOperation
 from tavern_core.model.artifact import Artifact
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
@@ -44,7 +44,7 @@ class LargeResults:
     def shortened(self, call: RunningCall, result: ToolResult) -> ToolResult:
         """The result, or its beginning with a link to the whole, which is an artifact of its caller; a failure: it cannot be stored."""
         plan, context, most = call.plan, call.context, self.limits.inline_bytes
-        if plan is None or context is None or most is None or isinstance(call.written, Inner):
+        if plan is None or context is None or most is None or isinstance(call.written, InternalOperation):
             return result
         owner = None if context is plan.admission.host else context
         try:

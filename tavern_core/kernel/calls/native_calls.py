@@ -25,7 +25,7 @@ from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.provider_tool_export import wire_name
 from tavern_core.tam import neutralise
 
-Api = Literal["openai", "responses", "anthropic", "gemini"]
+ProviderApi = Literal["openai", "responses", "anthropic", "gemini"]
 MAX_CALLS: Final = 1_000
 
 
@@ -49,7 +49,7 @@ class NativeCall:
 class NativeOutcome:
     """The outcome of the calls of one response."""
 
-    api: Api | None
+    api: ProviderApi | None
     """None: the response holds no call."""
     results: tuple[ToolResult, ...] = ()
     """One for each call, in the order of the response."""
@@ -61,7 +61,7 @@ class NativeOutcome:
         return all(result.ok for result in self.results)
 
 
-def read_calls(response: Any) -> tuple[Api | None, tuple[NativeCall, ...]]:
+def read_calls(response: Any) -> tuple[ProviderApi | None, tuple[NativeCall, ...]]:
     """The calls in a response, and whose form it has.
 
     Raises:
@@ -83,7 +83,7 @@ def read_calls(response: Any) -> tuple[Api | None, tuple[NativeCall, ...]]:
 
 
 def write_results(
-    api: Api,
+    api: ProviderApi,
     calls: Sequence[NativeCall],
     results: Sequence[ToolResult],
     language: Language,
@@ -186,7 +186,7 @@ def _gemini(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
     return [_call(call.get("name"), call.get("args", {}), call.get("id")) for call in asked if call]
 
 
-_READERS: Final[Mapping[Api, Callable[[Mapping[str, Any]], Iterable[NativeCall] | None]]] = {
+_READERS: Final[Mapping[ProviderApi, Callable[[Mapping[str, Any]], Iterable[NativeCall] | None]]] = {
     "openai": _openai,
     "responses": _responses,
     "anthropic": _anthropic,

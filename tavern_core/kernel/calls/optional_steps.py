@@ -29,33 +29,33 @@ from tavern_core.kernel.calls.large_results import LargeResults
 from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
 from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
-from tavern_core.kernel.calls.taint_tracking import marked, taken_over
-from tavern_core.kernel.catalogue.call_plan import Plan, PlanStep
+from tavern_core.kernel.calls.taint_tracking import mark_sources, taken_over
+from tavern_core.kernel.catalogue.call_plan import CallPlan, PlanStep
 from tavern_core.kernel.execution.sync_async_drivers import (
-    LeftBehind,
-    Mode,
-    NeverBegan,
+    CancelledBeforeStart,
+    CancelledWhileRunning,
+    ExecutionMode,
     TimeLimit,
     cancellations,
     has_begun,
 )
 from tavern_core.kernel.limits.breakers import CircuitBreaker
-from tavern_core.kernel.limits.limiter_registry import Governor, Place, Rate
-from tavern_core.kernel.limits.result_cache import Key, Making
-from tavern_core.kernel.limits.slots import PAUSE_MS, Full, Slots, Ticket, held, waiting_for
+from tavern_core.kernel.limits.limiter_registry import ConcurrencyLimit, Rate, ToolLimiter
+from tavern_core.kernel.limits.result_cache import Key, PendingResult
+from tavern_core.kernel.limits.slots import PAUSE_MS, QueueFull, Slots, Ticket, held, waiting_for
 from tavern_core.model.call import owner_of
 from tavern_core.model.event import RETRY
 from tavern_core.model.result import ToolResult, failure
 
 _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
 """Failures of what is behind a tool: these open a breaker."""
-Around = Callable[["Governance", Plan, RunningCall, Mode], Awaitable[ToolResult]]
+NestedStep = Callable[["CallGovernance", CallPlan, RunningCall, ExecutionMode], Awaitable[ToolResult]]
 """A step with all steps within it."""
-Planned = Callable[[Plan, RunningCall, Mode], Awaitable[ToolResult]]
+Planned = Callable[[CallPlan, RunningCall, ExecutionMode], Awaitable[ToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
-class Governance:
+class CallGovernance:
     """Runs the tool of a call with the steps that this call has. Holds no state of a call."""
 
     idempotency: Idempotency
@@ -63,7 +63,7 @@ class Governance:
     large: LargeResults
     limits: CallLimits
 
-    async def run(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def run(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """The outcome of the tool.
 
         Raises:
@@ -79,7 +79,7 @@ class Governance:
         try:
             result: ToolResult = await plan.bounds.around(self, plan, call, mode)
         except BaseException as error:
-            failed = marked(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
+            failed = mark_sources(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
             await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
             raise
         finally:
@@ -91,7 +91,7 @@ class Governance:
         await self.idempotency.finish(claim, plan, call, result, mode)
         return result
 
-    async def dry(self, plan: Plan, call: RunningCall, mode: Mode, planned: Planned) -> ToolResult:
+    async def dry(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, planned: Planned) -> ToolResult:
         """What the call would do, within its limits: as many dry runs as calls, counted apart; a preview takes a place.
 
         Args:
@@ -116,7 +116,9 @@ class Governance:
         places = governor.places_of(context) if plan.runner.preview is not None else ()
         return await (self._placed(planned, places, plan, call, mode) if places else planned(plan, call, mode))
 
-    async def _cached(self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _cached(
+        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+    ) -> ToolResult:
         context, cache, series = call.context, governor.table.cache, self.conclusion.series
         assert context is not None
         key = cache.key(plan.id, call.values or {}, context)
@@ -138,7 +140,14 @@ class Governance:
             joins = outcome
 
     async def _made_for_all(
-        self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode, key: Key, making: Making
+        self,
+        inner: NestedStep,
+        governor: ToolLimiter,
+        plan: CallPlan,
+        call: RunningCall,
+        mode: ExecutionMode,
+        key: Key,
+        making: PendingResult,
     ) -> ToolResult:
         """A call whose answer is cached. Equal calls that begin meanwhile get its answer, or its failure."""
         cache, mark, outcome = governor.table.cache, held.set(held.get() | {key}), None
@@ -147,7 +156,7 @@ class Governance:
             outcome = self.conclusion.redacted(call, result)
             return result
         except BaseException as error:
-            failed = marked(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
+            failed = mark_sources(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
             outcome = self.conclusion.redacted(call, failed)
             raise
         finally:
@@ -155,7 +164,7 @@ class Governance:
             held.reset(mark)  # raises where the garbage collector ends the call, in another context
 
     def _retried(
-        self, inner: Around, governor: Governor | None, plan: Plan, call: RunningCall, mode: Mode
+        self, inner: NestedStep, governor: ToolLimiter | None, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> Awaitable[ToolResult]:
         context = call.context
         assert context is not None
@@ -164,7 +173,9 @@ class Governance:
             further = 0 if governor is None else governor.limits.retries
         return self._tried(inner, plan, call, mode, further) if further else inner(self, plan, call, mode)
 
-    async def _tried(self, inner: Around, plan: Plan, call: RunningCall, mode: Mode, further: int) -> ToolResult:
+    async def _tried(
+        self, inner: NestedStep, plan: CallPlan, call: RunningCall, mode: ExecutionMode, further: int
+    ) -> ToolResult:
         """Try, and try again as often as may be, while there is time."""
         attempt = 1
         while True:
@@ -196,11 +207,11 @@ class Governance:
                 await mode.pause(pause)
             except asyncio.CancelledError:
                 if failed.outcome == "none":  # nothing has happened so far
-                    raise NeverBegan from None
+                    raise CancelledBeforeStart from None
                 raise
 
     async def _emit_retry(
-        self, plan: Plan, call: RunningCall, mode: Mode, attempt: int, pause: float, failed: CallError
+        self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, attempt: int, pause: float, failed: CallError
     ) -> None:
         self.conclusion.recorder.retries[plan.id] += 1
         if not plan.is_recorded or call.call is None:
@@ -214,7 +225,7 @@ class Governance:
             await self.conclusion.hooks.notify(plan.hooks.events, {"event": event}, mode)
 
     async def _unless_broken(
-        self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode
+        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
         """A try, unless the breaker is open; it counts how tries end."""
         breaker = governor.breaker
@@ -230,7 +241,9 @@ class Governance:
         breaker.leave(call, False)
         return result
 
-    async def _rated(self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _rated(
+        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+    ) -> ToolResult:
         """A try that its rates still allow."""
         table, context = governor.table, call.context
         assert context is not None
@@ -241,7 +254,7 @@ class Governance:
         return await inner(self, plan, call, mode)
 
     def _concurrent(
-        self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode
+        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> Awaitable[ToolResult]:
         context = call.context
         assert context is not None
@@ -251,7 +264,12 @@ class Governance:
         return self._placed(partial(inner, self), places, plan, call, mode)
 
     async def _placed(
-        self, tool: Planned, places: tuple[Place, ...], plan: Plan, call: RunningCall, mode: Mode
+        self,
+        tool: Planned,
+        places: tuple[ConcurrencyLimit, ...],
+        plan: CallPlan,
+        call: RunningCall,
+        mode: ExecutionMode,
     ) -> ToolResult:
         """The tool, at the places that it takes."""
         call.stage = "concurrency"
@@ -269,7 +287,7 @@ class Governance:
                 return await tool(plan, call, mode)
             finally:
                 held.reset(mark)
-        except (TimeLimit, LeftBehind) as error:
+        except (TimeLimit, CancelledWhileRunning) as error:
             if error.goes_on is not None:  # no caller waits for it, and it keeps its slots until it ends
                 for slots in taken:
                     error.goes_on.add_done_callback(lambda _, slots=slots: slots.leave())  # type: ignore[misc]
@@ -279,14 +297,14 @@ class Governance:
             for slots in taken:
                 slots.leave()
 
-    async def _take(self, plan: Plan, call: RunningCall, mode: Mode, place: Place) -> None:
+    async def _take(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, place: ConcurrencyLimit) -> None:
         """Wait for a slot. Raises BudgetExceeded if too many calls wait or none can become free, TimeLimit if none does in time."""
         context = call.context
         assert context is not None
         slots, caller = place.slots, owner_of(context)
         try:
             waits = slots.enter(caller)
-        except Full:
+        except QueueFull:
             raise _too_many(plan, place) from None
         if waits is None:
             return
@@ -303,7 +321,7 @@ class Governance:
         slots.give_up(caller, waits)
         raise TimeLimit(stopped=True, begun=False)
 
-    async def _executed(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _executed(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """The tool itself, as in `Pipeline.run`."""
         call.stage = "execute"
         token = enter(frame_of(plan, call))
@@ -318,7 +336,9 @@ class Governance:
         finally:
             leave(token)
 
-    async def _timed(self, inner: Around, governor: Governor, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _timed(
+        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+    ) -> ToolResult:
         """The tool, within the time of one try."""
         whole, attempt_ms, idle_ms = call.deadline, governor.limits.attempt_ms, governor.limits.idle_ms
         call.limit = None
@@ -335,30 +355,32 @@ class Governance:
             call.deadline = whole
 
 
-_Step = Callable[[Governance, Around, Any, Plan, RunningCall, Mode], Awaitable[ToolResult]]
+_Step = Callable[[CallGovernance, NestedStep, Any, CallPlan, RunningCall, ExecutionMode], Awaitable[ToolResult]]
 _STEPS: Final[dict[str, _Step]] = {
-    "result_cache": Governance._cached,
-    "retry": Governance._retried,
-    "breaker": Governance._unless_broken,
-    "rate": Governance._rated,
-    "concurrency": Governance._concurrent,
-    "deadlines": Governance._timed,
+    "result_cache": CallGovernance._cached,
+    "retry": CallGovernance._retried,
+    "breaker": CallGovernance._unless_broken,
+    "rate": CallGovernance._rated,
+    "concurrency": CallGovernance._concurrent,
+    "deadlines": CallGovernance._timed,
 }
 """From the outermost to the innermost."""
 
 
-def steps_of(governor: Governor | None) -> tuple[Around, tuple[PlanStep, ...]]:
+def steps_of(governor: ToolLimiter | None) -> tuple[NestedStep, tuple[PlanStep, ...]]:
     """The steps around a tool with these limits, composed; and what people read of them."""
     words = {} if governor is None else governor.words()
-    around: Around = Governance._executed
+    around: NestedStep = CallGovernance._executed
     for name, step in reversed(_STEPS.items()):
         if name in words or name == "retry":  # the caller of any tool may allow retries
             around = _with(step, around, governor)
     return around, tuple(PlanStep(name, words[name]) for name in _STEPS if name in words)
 
 
-def _with(step: _Step, inner: Around, governor: Governor | None) -> Around:
-    def run(governance: Governance, plan: Plan, call: RunningCall, mode: Mode) -> Awaitable[ToolResult]:
+def _with(step: _Step, inner: NestedStep, governor: ToolLimiter | None) -> NestedStep:
+    def run(
+        governance: CallGovernance, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+    ) -> Awaitable[ToolResult]:
         return step(governance, inner, governor, plan, call, mode)
 
     return run
@@ -407,12 +429,12 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
     raise TimeLimit(stopped=goes_on is None, begun=ended is None or has_begun(ended), goes_on=goes_on) from ended
 
 
-def _setting(plan: Plan, place: str) -> str:
+def _setting(plan: CallPlan, place: str) -> str:
     """The section of tavern.yaml that decides about a limit, also about one of the tool's own definition."""
     return place if place.startswith("limits.") else f"limits.tools.{plan.id}"
 
 
-def _too_many(plan: Plan, place: Place) -> BudgetExceeded:
+def _too_many(plan: CallPlan, place: ConcurrencyLimit) -> BudgetExceeded:
     slots = place.slots
     return BudgetExceeded(
         f"{plan.id}: {slots.size} calls at a time ({place.place}), and {slots.queue} wait already",
@@ -425,7 +447,7 @@ def _too_many(plan: Plan, place: Place) -> BudgetExceeded:
     )
 
 
-def _used_up(plan: Plan, rate: Rate, wait: float) -> BudgetExceeded:
+def _used_up(plan: CallPlan, rate: Rate, wait: float) -> BudgetExceeded:
     return BudgetExceeded(
         f"{plan.id}: the rate {rate.written} of {rate.place} is used up",
         hint=f"wait {wait:.1f} s, or raise {_setting(plan, rate.place)}.rate in tavern.yaml",
@@ -436,7 +458,7 @@ def _used_up(plan: Plan, rate: Rate, wait: float) -> BudgetExceeded:
     )
 
 
-def _open(plan: Plan, governor: Governor, breaker: CircuitBreaker, left: float) -> CircuitOpen:
+def _open(plan: CallPlan, governor: ToolLimiter, breaker: CircuitBreaker, left: float) -> CircuitOpen:
     return CircuitOpen(
         f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({governor.breaker_place})",
         hint=f"try again in {left:.1f} s",
@@ -470,7 +492,7 @@ def _error_in(result: ToolResult) -> CallError | None:
     return error
 
 
-def _pause(plan: Plan, call: RunningCall, failed: CallError | None, attempt: int) -> float | None:
+def _pause(plan: CallPlan, call: RunningCall, failed: CallError | None, attempt: int) -> float | None:
     """How long to wait after a failed attempt before the next; None: there is none, for it may do harm, or comes too late."""
     if failed is None or not may_pass(failed):
         return None

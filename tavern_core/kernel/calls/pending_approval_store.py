@@ -41,7 +41,7 @@ KIND: Final = "approval"
 RULE: Final = "approval-rule"
 APPROVER: Final = "approver"
 """The role whose holders may approve."""
-State = Literal["pending", "approved", "rejected", "used", "expired"]
+ApprovalState = Literal["pending", "approved", "rejected", "used", "expired"]
 Remember = Literal["", "call", "tool"]
 MOST_PENDING: Final = 1_000
 """Requests of one caller that wait for an answer."""
@@ -54,7 +54,7 @@ class StoredApproval:
     """One stored request."""
 
     id: str
-    state: State
+    state: ApprovalState
     request: Mapping[str, Any]
     """`ApprovalRequest.to_json`: arguments with secrets masked."""
     created: float
@@ -89,7 +89,7 @@ class StoredApproval:
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalRule:
+class StoredApprovalRule:
     """What answers later requests."""
 
     id: str
@@ -230,7 +230,7 @@ class StoredApprovals:
 
     # People --------------------------------------------------------------------------------------------------------------
 
-    def list(self, state: State | None = "pending", *, most: int = 100) -> tuple[StoredApproval, ...]:
+    def list(self, state: ApprovalState | None = "pending", *, most: int = 100) -> tuple[StoredApproval, ...]:
         """Requests, newest first.
 
         Args:
@@ -239,9 +239,9 @@ class StoredApprovals:
         Raises:
             UsageError: there is no such state, or `most` is not a number from 0 up (USAGE).
         """
-        if state is not None and state not in get_args(State):
+        if state is not None and state not in get_args(ApprovalState):
             raise UsageError(
-                f"{state!r:.80} is not a state of a request", hint=f"there are: {', '.join(get_args(State))}"
+                f"{state!r:.80} is not a state of a request", hint=f"there are: {', '.join(get_args(ApprovalState))}"
             )
         check_most(most)
         found = (_stored(record) for record in self.records.list(KIND, most=10_000 if state else most))
@@ -262,7 +262,7 @@ class StoredApprovals:
 
         Args:
             by: the approver: has the role ``approver`` and is not the caller; None: the host's own program.
-            remember: ``call`` or ``tool``: also make a rule; see `ApprovalRule`.
+            remember: ``call`` or ``tool``: also make a rule; see `StoredApprovalRule`.
 
         Raises:
             PolicyDenied: the approver may not decide this (POLICY_DENIED).
@@ -277,7 +277,7 @@ class StoredApprovals:
         """Refuse the call; the arguments are those of `approve`."""
         return self._decide(approval, False, by, reason, remember)
 
-    def rules(self) -> tuple[ApprovalRule, ...]:
+    def rules(self) -> tuple[StoredApprovalRule, ...]:
         """What answers later requests, newest first."""
         return tuple(_rule(record) for record in self.records.list(RULE, most=10_000) if record.data)
 
@@ -442,10 +442,10 @@ def _stored(record: Record) -> StoredApproval | None:
         return None
 
 
-def _rule(record: Record) -> ApprovalRule:
+def _rule(record: Record) -> StoredApprovalRule:
     data = json.loads(record.data)
     name = "rule-" + hashlib.sha256(record.key.encode()).hexdigest()[:12]
-    return ApprovalRule(
+    return StoredApprovalRule(
         name, data["tool"], data["principal"], data["approved"], data["scope"], data["by"], record.expires
     )
 

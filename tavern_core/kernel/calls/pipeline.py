@@ -4,7 +4,7 @@
             → steps around the tool (`optional_steps.py`) → execute
             → normalise → validate output → redact → result hooks → audit → after_execute
 
-The plan of a tool says which of these steps its calls have (`Plan.steps`, `tavern tools show ID --plan`). Hooks change a call
+The plan of a tool says which of these steps its calls have (`CallPlan.steps`, `tavern tools show ID --plan`). Hooks change a call
 before every gate, so gates see what will run. Every failure is a value: `run` always returns a ToolResult, except for a KeyboardInterrupt and the
 cancellation of the caller's own task.
 """
@@ -26,7 +26,12 @@ from tavern_core.contract.tool_context import RUNNING
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.attempt import SMALL_BITS, accept
-from tavern_core.kernel.calls.background_call_request import Background, Request, job_id, resume_point
+from tavern_core.kernel.calls.background_call_request import (
+    BackgroundCallRequest,
+    BackgroundCalls,
+    job_id,
+    resume_point,
+)
 from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context, no_texts
 from tavern_core.kernel.calls.call_preparation import (
     admit,
@@ -37,12 +42,12 @@ from tavern_core.kernel.calls.call_preparation import (
     take_changed,
     tool_call,
 )
+from tavern_core.kernel.calls.call_preview import CallPreview, own_gates
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.conclusion import Conclusion
-from tavern_core.kernel.calls.foresight import Foresight, own_gates
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, LargeResults
-from tavern_core.kernel.calls.optional_steps import Governance
+from tavern_core.kernel.calls.optional_steps import CallGovernance
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
 from tavern_core.kernel.calls.running_call import (
@@ -55,10 +60,10 @@ from tavern_core.kernel.calls.running_call import (
     frame_of,
     leave,
 )
-from tavern_core.kernel.calls.taint_tracking import concluded, has_read, judged
+from tavern_core.kernel.calls.taint_tracking import has_read, mark_result, required_approval
 from tavern_core.kernel.calls.tool_context_control import CallControl, on_left_behind
-from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.catalogue.call_plan import CallPlan
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.hook_calls import HookCalls, RequestedApproval
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import Event
@@ -67,7 +72,7 @@ from tavern_core.model.result import ToolResult, failure, success
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class CallMode:
     """How a call differs from a direct one: a dry run, which makes a plan; the commit of that plan; a job; a traced call."""
 
     is_dry: bool = False
@@ -77,13 +82,13 @@ class Phase:
     steps: list[tuple[str, float]] | None = None
     """Where each step is noted with the time at which it began, on the monotonic clock."""
 
-    def is_detached(self, plan: Plan) -> bool:
+    def is_detached(self, plan: CallPlan) -> bool:
         """Whether the call is made in the background: where its caller asks for that, or its tool and nothing else is asked for."""
         return self.is_job or (plan.bounds.inline_s is not None and not self.is_dry and not self.token)
 
 
-DRY_RUN: Final = Phase(is_dry=True)
-AS_JOB: Final = Phase(is_job=True)
+DRY_RUN: Final = CallMode(is_dry=True)
+AS_JOB: Final = CallMode(is_job=True)
 _MODULES: Final = sys.modules
 _LOOK_S: Final = 0.25
 """How long a caller who waited for a job in vain waits for a slow store to say how far the job is."""
@@ -93,8 +98,20 @@ class Pipeline:
     """Runs calls. Holds no state of a call."""
 
     __slots__ = (
-        "approvals", "artifacts", "background", "compiler", "conclusion", "foresight", "governance", "hooks", "limits", "numbers",
-        "observed_from", "plans", "ready", "series",
+        "approvals",
+        "artifacts",
+        "background",
+        "call_preview",
+        "compiler",
+        "conclusion",
+        "governance",
+        "hooks",
+        "limits",
+        "numbers",
+        "observed_from",
+        "plans",
+        "ready",
+        "series",
     )  # fmt: skip
 
     def __init__(
@@ -104,7 +121,7 @@ class Pipeline:
         approvals: Approvals,
         idempotency: Idempotency,
         plans: PlanTokens,
-        background: Background,
+        background: BackgroundCalls,
         artifacts: ArtifactStore,
     ) -> None:
         base = compiler.base
@@ -115,21 +132,21 @@ class Pipeline:
         self.limits = CallLimits.of(base.config.limits, base.config.artifacts)
         self.conclusion = Conclusion(hooks, base.recorder, base.known_secrets, self.series, self.numbers)
         large = LargeResults(self.limits, artifacts, self.series)
-        self.governance = Governance(idempotency, self.conclusion, large, self.limits)
-        self.foresight = Foresight(compiler, hooks, approvals, plans, self.limits, self.series)
+        self.governance = CallGovernance(idempotency, self.conclusion, large, self.limits)
+        self.call_preview = CallPreview(compiler, hooks, approvals, plans, self.limits, self.series)
         self.observed_from = ""
         """The module after whose import calls are observed: the SDK of OpenTelemetry, or one that is always there; empty: never."""
 
     async def run(
         self,
-        mode: Mode,
+        mode: ExecutionMode,
         written: str,
         arguments: Mapping[str, Any] | None,
         context: CallContext | None = None,
         purpose: str = "",
         key: str | None = None,
         door: str = "api",
-        phase: Phase | None = None,
+        phase: CallMode | None = None,
     ) -> ToolResult:
         """Run one call and return its result.
 
@@ -226,11 +243,11 @@ class Pipeline:
             return result
         return await self._concluded(call, result, mode)
 
-    def observed(self, mode: Mode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
+    def observed(self, mode: ExecutionMode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
         """`run`, with metrics and spans: of an `ObservedPipeline` alone, as `observed_from` is empty in any other."""
         raise AssertionError(f"a call of {written!r:.80} is to be observed, and this pipeline cannot do it")
 
-    async def _ended(self, call: RunningCall, error: BaseException, mode: Mode) -> ToolResult:
+    async def _ended(self, call: RunningCall, error: BaseException, mode: ExecutionMode) -> ToolResult:
         """The result of a call that ended in an error.
 
         Raises:
@@ -267,11 +284,11 @@ class Pipeline:
             call.is_cancelled = True  # what goes on in a thread sees that it was cancelled
         return failure(failed, call.trace(self.series), call.value)
 
-    async def _concluded(self, call: RunningCall, result: ToolResult, mode: Mode) -> ToolResult:
+    async def _concluded(self, call: RunningCall, result: ToolResult, mode: ExecutionMode) -> ToolResult:
         """From the result of the tool to that of the call: without secrets, marked, on the record, seen by hooks."""
         result = self.conclusion.redacted(call, result)
         if call.reads is not None:
-            result = concluded(call, result)
+            result = mark_result(call, result)
         if self.limits.inline_bytes is not None:
             result = self.governance.large.shortened(call, result)
         if (broken := call.broken) is not None:
@@ -283,7 +300,7 @@ class Pipeline:
         return result
 
     async def _prepare(
-        self, plan: Plan, call: RunningCall, context: CallContext, mode: Mode, phase: Phase | None
+        self, plan: CallPlan, call: RunningCall, context: CallContext, mode: ExecutionMode, phase: CallMode | None
     ) -> ToolResult | None:
         """From the arguments to the tool, where the tool or the call has more steps between them than a copy.
 
@@ -301,7 +318,7 @@ class Pipeline:
         if plan.arguments.fill is not None or not call.fits:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
-            return await self.governance.dry(plan, call, mode, self.foresight.planned)
+            return await self.governance.dry(plan, call, mode, self.call_preview.planned)
         token = phase.token if phase is not None else ""
         if plan.hooks.gates or plan.admission.approval is not None or plan.is_judged_after_reading:
             if token:  # no approval is requested for a call that its token does not let run
@@ -323,12 +340,12 @@ class Pipeline:
             has_read(call, (source,))
         return None
 
-    async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _detached(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
         call.stage = "detach"
         own = plan.arguments.intake(call.arguments)
         done: Future[ToolResult] | None = Future() if plan.bounds.inline_s else None
-        request = Request(
+        request = BackgroundCallRequest(
             plan.id, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
             has_copy=own is not None, done=done,
         ).of(plan)  # fmt: skip
@@ -341,7 +358,7 @@ class Pipeline:
             job = await self.background.now(job, mode, _LOOK_S)
         return ToolResult(True, handle(job), status="job", job=job.id, trace=call.trace(self.series))
 
-    async def _change(self, plan: Plan, call: RunningCall, mode: Mode) -> None:
+    async def _change(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
         """Hooks change the arguments, before anything is decided about them.
 
         Raises:
@@ -353,7 +370,7 @@ class Pipeline:
         call.call = await self.hooks.change_call(plan.hooks.before, call.call, plan.hooks.shown, mode, call.changes)
         take_changed(plan, call, call.call.arguments, self.limits.argument_bytes)
 
-    async def _judge(self, plan: Plan, call: RunningCall, mode: Mode) -> None:
+    async def _judge(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
         """Gates look at the call as it will run; then a person does, where a gate or a rule wants it.
 
         Raises:
@@ -366,7 +383,7 @@ class Pipeline:
         )
         if plan.is_judged_after_reading:
             call.stage = "after_untrusted"
-            requested = judged(plan, call, requested)
+            requested = required_approval(plan, call, requested)
         if requested is None and plan.admission.approval is None:
             return
         call.stage = "approval"
@@ -376,12 +393,17 @@ class Pipeline:
             call.deadline = None  # a person may take longer than the tool may
             call.deadline = await self._approved(mode, plan, call, call.call, requested)
 
-    def _planned(self, plan: Plan, call: RunningCall, context: CallContext) -> ToolCall:
+    def _planned(self, plan: CallPlan, call: RunningCall, context: CallContext) -> ToolCall:
         """The call as a plan token names it."""
         return replace(call.call or tool_call(plan, call, context, self.series), arguments=call.values or {})
 
     async def _approved(
-        self, mode: Mode, plan: Plan, call: RunningCall, asked: ToolCall, requested: RequestedApproval | None
+        self,
+        mode: ExecutionMode,
+        plan: CallPlan,
+        call: RunningCall,
+        asked: ToolCall,
+        requested: RequestedApproval | None,
     ) -> float | None:
         """Wait until the call is approved as it is now; return the deadline of what is left of it.
 
@@ -423,7 +445,7 @@ def _ends_of_caller(call: RunningCall) -> list[float]:
     return ends
 
 
-def _only_follows(plan: Plan, call: RunningCall) -> bool:
+def _only_follows(plan: CallPlan, call: RunningCall) -> bool:
     """Whether the call is a resumed job's own whose work was approved and begun: its adapter only waits for the end of that."""
     point = resume_point.get()
     return point is not None and point.is_of(call.arguments) and point.followed == definition_of(plan.spec)

@@ -24,9 +24,9 @@ from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import BudgetExceeded, CallMisused, CallTimeout, PolicyDenied, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import definition_of, fingerprint
-from tavern_core.kernel.catalogue.call_plan import Plan
-from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit
-from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.catalogue.call_plan import CallPlan
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, TimeLimit
+from tavern_core.kernel.settings.result_redaction import StorageRedactor
 from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import CallContext, ToolCall, owner_of
 from tavern_core.model.safe_printing import printed
@@ -56,14 +56,14 @@ class PlanTokens:
         key_seconds: how long an idempotency key holds: a token can be used again under its key only until then.
     """
 
-    def __init__(self, records: RecordStore, seconds: float, key_seconds: float, disk: ForDisk) -> None:
+    def __init__(self, records: RecordStore, seconds: float, key_seconds: float, disk: StorageRedactor) -> None:
         self._disk = disk
         self._records = records
         self._seconds = seconds
         self._key_seconds = key_seconds
 
     async def issue(
-        self, plan: Plan, call: ToolCall, given: Mapping[str, Any], mode: Mode, left: float | None
+        self, plan: CallPlan, call: ToolCall, given: Mapping[str, Any], mode: ExecutionMode, left: float | None
     ) -> tuple[str, float]:
         """A token for this call, and until when it holds.
 
@@ -95,7 +95,9 @@ class PlanTokens:
         await ask(mode, self._records, self._records.add, record, seconds=left)
         return token, now + self._seconds
 
-    async def find(self, token: object, context: CallContext | None, mode: Mode, key: str | None = None) -> PlannedCall:
+    async def find(
+        self, token: object, context: CallContext | None, mode: ExecutionMode, key: str | None = None
+    ) -> PlannedCall:
         """The call behind a token.
 
         Args:
@@ -117,7 +119,9 @@ class PlanTokens:
         data = json.loads(record.data)
         return PlannedCall(record.key, data["tool"], data["arguments"])
 
-    async def check(self, token: str, plan: Plan, call: ToolCall, mode: Mode, left: float | None) -> Record:
+    async def check(
+        self, token: str, plan: CallPlan, call: ToolCall, mode: ExecutionMode, left: float | None
+    ) -> Record:
         """The token, where it can be used for the call as it will run; arguments and errors are those of `use`."""
         record = await self._open(token, mode, call.idempotency_key, left)
         if record.owner != owner_of(call.context):
@@ -130,7 +134,9 @@ class PlanTokens:
             )
         return record
 
-    async def use(self, token: str, plan: Plan, call: ToolCall, mode: Mode, left: float | None) -> Record | None:
+    async def use(
+        self, token: str, plan: CallPlan, call: ToolCall, mode: ExecutionMode, left: float | None
+    ) -> Record | None:
         """Use a token up, for the call as it will run.
 
         Args:
@@ -162,7 +168,7 @@ class PlanTokens:
             raise _refused("it was used just now")
         return before
 
-    async def give_back(self, used_up: tuple[Record, ...], mode: Mode) -> None:
+    async def give_back(self, used_up: tuple[Record, ...], mode: ExecutionMode) -> None:
         """Make tokens, and approvals, of a call whose tool did not begin usable again. Where the store fails, they stay used."""
         with suppress(TavernError, TimeLimit):
             for record in used_up:
@@ -175,7 +181,7 @@ class PlanTokens:
                 for record in used_up:
                     self._records.replace(record)
 
-    async def _open(self, token: object, mode: Mode, key: str | None, left: float | None) -> Record:
+    async def _open(self, token: object, mode: ExecutionMode, key: str | None, left: float | None) -> Record:
         if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:
             raise CallMisused(
                 f"{printed(token):.40} is not a plan token",
@@ -196,7 +202,7 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _mark(call: ToolCall, plan: Plan) -> str:
+def _mark(call: ToolCall, plan: CallPlan) -> str:
     return f"{fingerprint(call, plan.spec)} {definition_of(plan.spec)}"
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from tavern_core.contract.stores import Record
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, cancellations, running_task
-from tavern_core.kernel.log.call_changes import Change
+from tavern_core.kernel.log.call_changes import CallChange
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import ArtifactsConfig, LimitsConfig
 from tavern_core.model.result import CallTrace
@@ -20,7 +20,7 @@ from tavern_core.model.result import CallTrace
 Frame = tuple[int, float | None, CallContext | None, str, Any]
 """(depth, deadline on the monotonic clock, context, call id, reader) of the call that is running; the host itself has no context.
 
-The reader is what has read the content that the call reads (`taint_tracking.Reader`): the call itself, or a run; None: nothing.
+The reader is what has read the content that the call reads (`taint_tracking.ContentReader`): the call itself, or a run; None: nothing.
 """
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
@@ -70,15 +70,15 @@ class RunningCall:
     clock: float
     # What the steps find out.
     stage: str
-    """The step that runs, for `details.stage` of an error; `Plan.steps` names them."""
-    plan: Plan | None
+    """The step that runs, for `details.stage` of an error; `CallPlan.steps` names them."""
+    plan: CallPlan | None
     depth: int
     deadline: float | None
     """On the monotonic clock."""
     values: Mapping[str, Any] | None
     """The arguments as plain JSON of the host's own."""
     call: ToolCall | None
-    """None where no step looks at it; see `Plan.needs_call`."""
+    """None where no step looks at it; see `CallPlan.needs_call`."""
     given: Mapping[str, Any]
     """What the tool gets of `values`."""
     handed: ToolCall | None
@@ -96,7 +96,7 @@ class RunningCall:
     """`values` as the caller gave them, where hooks may have changed them."""
     fits: bool = False
     """Whether `values` are known to fit the schema."""
-    changes: list[Change] | None = None
+    changes: list[CallChange] | None = None
     """What hooks changed of the arguments; None where no hook may."""
     is_recorded: bool = False
     """Whether the log has the beginning of the call."""
@@ -176,7 +176,7 @@ def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCal
     return traced
 
 
-def frame_of(plan: Plan, call: RunningCall) -> Frame:
+def frame_of(plan: CallPlan, call: RunningCall) -> Frame:
     """What the calls that a tool makes see of its own."""
     caller = None if call.context is plan.admission.host else call.context
     return (call.depth, call.deadline, caller, call.call.id if call.call else "", call)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tavern_core.errors import TavernError
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.taint_tracking import may_act
-from tavern_core.kernel.catalogue.profile_resolution import WrittenProfiles
+from tavern_core.kernel.catalogue.profile_resolution import UnresolvedProfiles
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.record import Records
+from tavern_core.kernel.plugins.plugin_record import PluginRecords
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import covers, forbids
 from tavern_core.model.capability_scope import Scope, common
@@ -18,7 +18,7 @@ class CallerScopes:
     """Used by services that act for a plugin (`Service.for_plugin`)."""
 
     def __init__(
-        self, host: CapabilitiesConfig, records: Records, reach: EffectiveScopes, profiles: WrittenProfiles
+        self, host: CapabilitiesConfig, records: PluginRecords, reach: EffectiveScopes, profiles: UnresolvedProfiles
     ) -> None:
         self._host = host
         self._records = records

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from tavern_core.errors import PolicyDenied
 from tavern_core.kernel.calls.bilingual_messages import MESSAGES
 from tavern_core.kernel.calls.running_call import Frame, RunningCall, frame
-from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.hooks.hook_calls import RequestedApproval
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import Effect
@@ -43,7 +43,7 @@ _SHOWN: Final = 5
 _LONGEST_ADDRESS: Final = 300
 
 
-class Reader(Protocol):
+class ContentReader(Protocol):
     """What can read content: a call, or a run of a workflow."""
 
     reads: Mapping[str, None] | None
@@ -59,12 +59,12 @@ class Reader(Protocol):
     def is_cancelled(self) -> bool: ...
 
 
-class Starter:
+class JobOrigin:
     """The call that began a job, as the job sees it: it has read what the job reads, and its end does not end the job."""
 
     is_cancelled = False
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ContentReader) -> None:
         self._reader = reader
 
     @property
@@ -84,29 +84,29 @@ class Starter:
         return self._reader.outer
 
 
-def is_given_up(reader: Reader) -> bool:
+def is_given_up(reader: ContentReader) -> bool:
     """Whether a call, or a call or run around it, was cancelled or has timed out."""
-    for one in around(reader):
-        if isinstance(one, Starter):
+    for one in enclosing_readers(reader):
+        if isinstance(one, JobOrigin):
             break
         if one.is_cancelled:
             return True
     return False
 
 
-def around(reader: Reader | None) -> Iterator[Reader]:
+def enclosing_readers(reader: ContentReader | None) -> Iterator[ContentReader]:
     """A reader and those within which it runs, innermost first."""
     while reader is not None:
         yield reader
         reader = None if reader.outer is None else reader.outer[4]
 
 
-def has_read(reader: Reader | None, sources: Iterable[str]) -> None:
+def has_read(reader: ContentReader | None, sources: Iterable[str]) -> None:
     """Record that a call or run, all around it, and their contexts have read untrusted content."""
     named = dict.fromkeys(sources)
     if not named:
         return
-    for one in around(reader):
+    for one in enclosing_readers(reader):
         one.reads = {**one.reads, **named} if one.reads else named
         if one.context is not None:
             one.context.ledger.content_read.add(named, time.time())
@@ -122,7 +122,7 @@ def running_call_has_read(sources: Iterable[str]) -> None:
 def sources_of_running_call() -> tuple[str, ...]:
     """What the call that runs here has read so far."""
     here = frame()
-    reader: Reader | None = None if here is None else here[4]
+    reader: ContentReader | None = None if here is None else here[4]
     return () if reader is None else tuple(reader.reads or ())
 
 
@@ -133,10 +133,10 @@ def is_watched(context: CallContext, outer: Frame | None) -> bool:
     )
 
 
-def inherited(context: CallContext, outer: Reader | None) -> CallContext:
+def detached_context(context: CallContext, outer: ContentReader | None) -> CallContext:
     """A context that no longer needs the calls around it: as strict as they are, and with what they have read."""
     strictest = context.after_untrusted
-    for one in around(outer):
+    for one in enclosing_readers(outer):
         if (theirs := one.context) is None or theirs.after_untrusted == "allow":
             continue
         strictest = stricter(strictest, theirs.after_untrusted)
@@ -145,20 +145,20 @@ def inherited(context: CallContext, outer: Reader | None) -> CallContext:
     return context if strictest == context.after_untrusted else replace(context, after_untrusted=strictest)
 
 
-def _is_free(reader: Reader | None) -> bool:
+def _is_free(reader: ContentReader | None) -> bool:
     """Whether nothing depends on what a call reads that no other is around: the quick answer for most calls."""
     if reader is None or reader.outer is not None:
         return reader is None
     return reader.context is None or reader.context.after_untrusted == "allow"
 
 
-def restraint(reader: Reader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
+def restraint(reader: ContentReader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
     """What holds for calls with an effect now, and the sources because of which it does: the strictest of all around."""
     if _is_free(reader):
         return "allow", ()
     strictest: AfterUntrusted = "allow"
     sources: dict[str, None] = {}
-    for one in around(reader):
+    for one in enclosing_readers(reader):
         context = one.context
         if context is None or context.after_untrusted == "allow":
             continue
@@ -168,7 +168,9 @@ def restraint(reader: Reader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
     return strictest, tuple(sources)
 
 
-def judged(plan: Plan, call: RunningCall, requested: RequestedApproval | None) -> RequestedApproval | None:
+def required_approval(
+    plan: CallPlan, call: RunningCall, requested: RequestedApproval | None
+) -> RequestedApproval | None:
     """The approval that a call needs after what its caller has read; `requested` where that changes nothing.
 
     Raises:
@@ -179,7 +181,7 @@ def judged(plan: Plan, call: RunningCall, requested: RequestedApproval | None) -
         return requested
     values = call.values or {}
     marked = () if content.addresses is None else content.addresses(values)
-    address = "" if content.effect or not content.reads_addresses else composed(call, values, marked)
+    address = "" if content.effect or not content.reads_addresses else composed_address(call, values, marked)
     if not content.effect and not address:
         return requested
     why = _reason(call, plan.id, content.effect, address, sources)
@@ -192,7 +194,7 @@ def judged(plan: Plan, call: RunningCall, requested: RequestedApproval | None) -
     return RequestedApproval(AFTER_READING, why, facts)
 
 
-def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: Mapping[str, Any]) -> None:
+def judge_node(run: ContentReader, type_: str, capabilities: Collection[str], inputs: Mapping[str, Any]) -> None:
     """The same for the code of a node that has capabilities itself. It is not a call, so it cannot be approved.
 
     Raises:
@@ -201,7 +203,7 @@ def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: M
     how, sources = restraint(run)
     if how != "allow":
         effect = effect_with(capabilities)
-        address = "" if effect else composed(run, inputs, ())
+        address = "" if effect else composed_address(run, inputs, ())
         if effect or address:
             facts: dict[str, Any] = {MARK: list(sources), "effect": effect or "reads"}
             why = _reason(run, type_, effect, address, sources)
@@ -212,14 +214,14 @@ def judge_node(run: Reader, type_: str, capabilities: Collection[str], inputs: M
         has_read(run, (type_,))
 
 
-def may_act(reader: Reader | None, capability: str) -> bool:
+def may_act(reader: ContentReader | None, capability: str) -> bool:
     """Whether services may act with a capability for what runs: not after reading, unless its own call was judged as one with an effect."""
     if not effect_with((capability,)) or restraint(reader)[0] == "allow":
         return True
     return isinstance(reader, RunningCall) and reader.plan is not None and bool(reader.plan.content.effect)
 
 
-def _reason(reader: Reader, what: str, effect: Effect, address: str, sources: Sequence[str]) -> Said:
+def _reason(reader: ContentReader, what: str, effect: Effect, address: str, sources: Sequence[str]) -> Said:
     does = (
         say(MESSAGES[f"it_{effect}"]) if effect else say(MESSAGES["it_reads"], address=seen(address[:_LONGEST_ADDRESS]))
     )
@@ -228,7 +230,7 @@ def _reason(reader: Reader, what: str, effect: Effect, address: str, sources: Se
     return say(MESSAGES[AFTER_READING], who=who, tool=what, sources=named, what=does)
 
 
-def composed(reader: Reader, values: Mapping[str, Any], marked: Iterable[Any]) -> str:
+def composed_address(reader: ContentReader, values: Mapping[str, Any], marked: Iterable[Any]) -> str:
     """An address among the arguments that no text had before; empty if there is none.
 
     Args:
@@ -236,7 +238,7 @@ def composed(reader: Reader, values: Mapping[str, Any], marked: Iterable[Any]) -
     """
     known = [
         one.context.ledger.content_read
-        for one in around(reader)
+        for one in enclosing_readers(reader)
         if one.context is not None and one.context.after_untrusted != "allow"
     ]
     found: list[tuple[str, ...]] = [(text.strip(),) for value in marked for text in texts_in(value) if text.strip()]
@@ -244,7 +246,7 @@ def composed(reader: Reader, values: Mapping[str, Any], marked: Iterable[Any]) -
     return next((forms[0] for forms in found if not any(read.knows(form) for read in known for form in forms)), "")
 
 
-def marked(call: RunningCall, result: ToolResult) -> ToolResult:
+def mark_sources(call: RunningCall, result: ToolResult) -> ToolResult:
     """The result with the sources of untrusted content that it may hold."""
     if not call.reads:
         return result
@@ -259,7 +261,7 @@ def taken_over(call: RunningCall, result: ToolResult) -> ToolResult:
     """A result that a tool marked itself, or that is an earlier answer: its mark counts like that of a call made now."""
     if result._meta is not None and MARK in result._meta:
         has_read(call, sources_in(result._meta[MARK]))
-    return marked(call, result)
+    return mark_sources(call, result)
 
 
 def sources_of(result: ToolResult) -> tuple[str, ...]:
@@ -271,7 +273,7 @@ def _addresses_of(values: Any) -> set[str]:
     return {address for text in texts_in(values) for address in addresses_in(text)}
 
 
-def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
+def mark_result(call: RunningCall, result: ToolResult) -> ToolResult:
     """The marked result; addresses in it, and those that the call read, can be read from now on without approval.
 
     An answer that only repeats an argument makes no address known, nor does one of a tool that is not a source once untrusted
@@ -279,12 +281,14 @@ def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
     """
     plan = call.plan
     if plan is None or _is_free(call) or (result.error is not None and call.token is None):  # nothing ran
-        return marked(call, result)
+        return mark_sources(call, result)
     watching = [
-        one.context for one in around(call) if one.context is not None and one.context.after_untrusted != "allow"
+        one.context
+        for one in enclosing_readers(call)
+        if one.context is not None and one.context.after_untrusted != "allow"
     ]
     if not watching:
-        return marked(call, result)
+        return mark_sources(call, result)
     given = _addresses_of(call.values)
     found = [result.value, [dict(block) for block in result._content]]
     if result.error is not None:
@@ -295,4 +299,4 @@ def concluded(call: RunningCall, result: ToolResult) -> ToolResult:
             read.trust(call.values)
         if plan.content.source or call.reads or not read.sources:
             read.learn(found, given)
-    return marked(call, result)
+    return mark_sources(call, result)

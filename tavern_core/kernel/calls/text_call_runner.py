@@ -20,7 +20,7 @@ from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFoun
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.running_call import frame
 from tavern_core.kernel.calls.text_call_report import MOST_CHARS, render_feedback
-from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import TamConfig
@@ -43,17 +43,17 @@ _AT_ONCE: Final = 8
 """Blocks that run at the same time at most."""
 
 
-class Finder(Protocol):
+class ToolFinder(Protocol):
     """Where the tools that a text names are found (`Compiler`)."""
 
-    async def find(self, written: str, context: CallContext | None) -> Plan: ...
+    async def find(self, written: str, context: CallContext | None) -> CallPlan: ...
 
     async def language(self, context: CallContext | None) -> Language | None: ...
 
     async def prepare(self, context: CallContext | None) -> None: ...
 
 
-class Caller(Protocol):
+class TextCaller(Protocol):
     """Makes the calls of a text."""
 
     def invoke(
@@ -62,21 +62,21 @@ class Caller(Protocol):
         """Make one call through the pipeline; `key` is its idempotency key."""
         ...
 
-    async def foresee(
+    async def preview_call(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
     ) -> CallError | None:
-        """Why a planned call, after `earlier` others, would be refused, if known (`Foresight.foresee`)."""
+        """Why a planned call, after `earlier` others, would be refused, if known (`CallPreview.preview_call`)."""
 
     def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
         """The result of a block that was not run, recorded."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundTool:
     """A tool that a command means."""
 
     spec: ToolSpec
-    plan: Plan | None = None
+    plan: CallPlan | None = None
     """None: it cannot be used now; the call will say why."""
 
     @property
@@ -107,9 +107,9 @@ class Transcript:
     def __init__(
         self,
         tools: Tools,
-        compiler: Finder,
+        compiler: ToolFinder,
         config: TamConfig,
-        caller: Caller,
+        caller: TextCaller,
         language: Language | None = None,
     ) -> None:
         self._tools = tools
@@ -164,7 +164,7 @@ class Transcript:
 
     async def _read(
         self, text: str, context: CallContext | None, aside: Aside
-    ) -> tuple[tam.Document, dict[str, _Found], tam.Plan]:
+    ) -> tuple[tam.Document, dict[str, _FoundTool], tam.Plan]:
         """The blocks of a text, its tools and its calls.
 
         Raises:
@@ -206,18 +206,20 @@ class Transcript:
         results = (self._caller.refused("", context, result),)
         return TextOutcome(results, (), (problem,), large.prose, render_feedback((), (problem,), language=language))
 
-    async def _look_up(self, document: tam.Document, context: CallContext | None, aside: Aside) -> dict[str, _Found]:
+    async def _look_up(
+        self, document: tam.Document, context: CallContext | None, aside: Aside
+    ) -> dict[str, _FoundTool]:
         """Written tool id → tool, for every command in the text that means one."""
-        found: dict[str, _Found] = {}
+        found: dict[str, _FoundTool] = {}
         for tool in await aside(tam.named_tools, document):
             try:
                 plan = await self._compiler.find(tool, context)
-                found[tool] = _Found(plan.spec, plan)
+                found[tool] = _FoundTool(plan.spec, plan)
             except ToolNotFound:
                 continue  # bind reports it, with the nearest ids
             except CallError:
                 with suppress(ToolNotFound):  # removed in the meantime: reported as above
-                    found[tool] = _Found(self._tools.known(tool))  # the call itself will say why it cannot run
+                    found[tool] = _FoundTool(self._tools.known(tool))  # the call itself will say why it cannot run
         return found
 
     async def _visible(self, context: CallContext | None) -> list[str]:
@@ -245,7 +247,7 @@ class Transcript:
     async def _run_blocks(
         self,
         blocks: Sequence[list[tam.TamCall]],
-        found: Mapping[str, _Found],
+        found: Mapping[str, _FoundTool],
         context: CallContext | None,
         *,
         most: int,
@@ -267,12 +269,12 @@ class Transcript:
         return steps
 
     async def _run_block(
-        self, calls: list[tam.TamCall], found: Mapping[str, _Found], context: CallContext | None
+        self, calls: list[tam.TamCall], found: Mapping[str, _FoundTool], context: CallContext | None
     ) -> list[Step]:
         """Run one block; a chain stops at its first failure unless that step says otherwise."""
         if len(calls) > 1:
             refusals = [
-                await self._caller.foresee(found[call.tool].spec.id, _known(call.arguments), context, at)
+                await self._caller.preview_call(found[call.tool].spec.id, _known(call.arguments), context, at)
                 for at, call in enumerate(calls)
             ]
             if any(refusals):
@@ -297,7 +299,7 @@ class Transcript:
         return steps
 
     async def _run_step(
-        self, call: tam.TamCall, found: _Found, answers: Mapping[int, Any], context: CallContext | None
+        self, call: tam.TamCall, found: _FoundTool, answers: Mapping[int, Any], context: CallContext | None
     ) -> ToolResult:
         spec = found.spec
         around = frame()
@@ -326,7 +328,7 @@ def _block_of(call: tam.TamCall) -> int:
 
 
 def _groups(
-    blocks: Sequence[list[tam.TamCall]], found: Mapping[str, _Found], most: int
+    blocks: Sequence[list[tam.TamCall]], found: Mapping[str, _FoundTool], most: int
 ) -> Iterator[list[list[tam.TamCall]]]:
     """Blocks that may run at the same time."""
     group: list[list[tam.TamCall]] = []
@@ -339,7 +341,7 @@ def _groups(
         yield group
 
 
-def _reads(calls: list[tam.TamCall], found: Mapping[str, _Found]) -> bool:
+def _reads(calls: list[tam.TamCall], found: Mapping[str, _FoundTool]) -> bool:
     """Whether a block is one call that changes nothing."""
     return len(calls) == 1 and not calls[0].retry and found[calls[0].tool].spec.read_only
 

@@ -19,7 +19,7 @@ from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.taint_tracking import is_given_up
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.settings.result_redaction import strike
+from tavern_core.kernel.settings.result_redaction import redact_values
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOL_PROGRESS
@@ -91,7 +91,7 @@ class CallControl:
     def _shown(self, text: str, length: int) -> str:
         """The beginning of a text of the tool, without secrets, and without what looks like one."""
         plan = self._call.plan
-        return str(plan.redact(strike(text, self._secrets())[:length])) if plan is not None else ""
+        return str(plan.redact(redact_values(text, self._secrets())[:length])) if plan is not None else ""
 
     @property
     def is_cancelled(self) -> bool:
@@ -171,5 +171,7 @@ def _without(question: Question, secrets: frozenset[str]) -> Question:
     """A question as a person or a model reads it, and as it is stored with a job."""
     if not secrets:
         return question
-    prompt, schema, request = (strike(part, secrets) for part in (question.prompt, question.schema, question.request))
+    prompt, schema, request = (
+        redact_values(part, secrets) for part in (question.prompt, question.schema, question.request)
+    )
     return replace(question, prompt=prompt, schema=schema, request=request)

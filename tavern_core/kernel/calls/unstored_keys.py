@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.kernel.stores.owed_changes import OwedChanges
+from tavern_core.kernel.stores.unwritten_changes import UnwrittenChanges
 from tavern_core.model.result import ToolResult
 
 RUNNING: Final = "running"
@@ -26,7 +26,7 @@ class UnstoredKeys:
 
     def __init__(self, records: RecordStore) -> None:
         self._records = records
-        self._owed = OwedChanges("tavern-keys")
+        self._owed = UnwrittenChanges("tavern-keys")
         self._answers: dict[str, tuple[ToolResult, str]] = {}
         """Answers that are not stored, by their keys, with the digest of the arguments."""
         self._sent: set[str] = set()

@@ -10,7 +10,7 @@ from tavern_core.errors import CallError, TavernError, ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.namespace_resolvers import canonical
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.model.call import CallContext, check_caller, grant_fix, shortfall
 from tavern_core.model.capability import is_capability
 from tavern_core.model.event import THREADS_STUCK
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class AvailabilityReason:
     """Why a tool can or cannot be seen and called, for a person."""
 
     id: str
@@ -46,7 +46,7 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ToolNeed:
     """What a tool lacks."""
 
     missing: tuple[str, ...]
@@ -72,7 +72,7 @@ class Availability:
         self._profiles = inventories.now
         self._wait = specs.base.portal.run
 
-    def why(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> Why:
+    def why(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> AvailabilityReason:
         """See `Tools.why`."""
         self._specs.catch_up()
         try:
@@ -83,13 +83,15 @@ class Availability:
         spec = self._specs.of(entry)
         if spec is None:
             reason = self._specs.look().specs.get(entry.id)
-            return Why(entry.id, False, str(reason), f"tavern plugins disable {entry.plugin}", entry.plugin)
+            return AvailabilityReason(
+                entry.id, False, str(reason), f"tavern plugins disable {entry.plugin}", entry.plugin
+            )
         try:
             caller, inventory = self.caller(profile, context)
         except TavernError as error:
-            return Why(entry.id, False, error.message, error.hint, entry.plugin)
+            return AvailabilityReason(entry.id, False, error.message, error.hint, entry.plugin)
         if not record.usable:
-            return Why(
+            return AvailabilityReason(
                 entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name
             )
         if (refusal := self._refusal(spec, caller, inventory)) is not None:
@@ -97,9 +99,11 @@ class Availability:
         try:
             asked = self._specs.asked_for(spec, caller)
         except CallError as error:
-            return Why(entry.id, False, error.message, error.hint, entry.plugin)
+            return AvailabilityReason(entry.id, False, error.message, error.hint, entry.plugin)
         if asked is None:
-            return Why(entry.id, False, "its factory makes no tool of this name for this caller", "", entry.plugin)
+            return AvailabilityReason(
+                entry.id, False, "its factory makes no tool of this name for this caller", "", entry.plugin
+            )
         if asked is not spec and (refusal := self._refusal(asked, caller, inventory)) is not None:
             return refusal
         alias = f", for which {tool!r} is an alias" if tool in self._specs.registry.aliases_of(entry.id) else ""
@@ -107,10 +111,10 @@ class Availability:
 
     def lacking(
         self, tools: Iterable[ToolSpec], profile: ProfileLike | None, context: CallContext | None
-    ) -> dict[str, Need]:
+    ) -> dict[str, ToolNeed]:
         """See `Tools.lacking`."""
         caller, inventory = self.caller(profile, context)
-        found: dict[str, Need] = {}
+        found: dict[str, ToolNeed] = {}
         for spec in tools:
             record = self._specs.lifecycle.records.get(spec.plugin)
             if record is not None and (need := self._need(spec, record, caller, inventory)) is not None:
@@ -126,7 +130,7 @@ class Availability:
         inventory = self._profiles(profile)
         return replace(caller, profile=inventory.name), inventory
 
-    def beyond(self, tool: str, caller: CallContext) -> tuple[ToolSpec, Record, str] | None:
+    def beyond(self, tool: str, caller: CallContext) -> tuple[ToolSpec, PluginRecord, str] | None:
         """An unregistered tool that can still be called, with its plugin and its maker; None if there is none.
 
         It is made for this caller by a factory without names, or known to the resolver of its prefix, which is activated.
@@ -147,34 +151,38 @@ class Availability:
         found = self._namespaces.known(tool)
         return None if found is None else (*found, f"known to the namespace {prefix!r} of {found[1].name}")
 
-    def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> Why | None:
+    def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> AvailabilityReason | None:
         """Why no executor runs a tool, its pin holds it back, or lists and profile bar the caller; None: neither of them."""
         if spec.executor not in (kinds := self._specs.kinds()):
             fix = (
                 did_you_mean(spec.kind, kinds)
                 or f"use a plugin that contributes it; known kinds: {', '.join(sorted(kinds))}"
             )
-            return Why(spec.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, spec.plugin)
+            return AvailabilityReason(spec.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, spec.plugin)
         if not self._specs.without_changed([spec]):
             reason = "it is pinned, and its definition is not the one that was reviewed"
-            return Why(spec.id, False, reason, f"tavern tools pins; then tavern tools pin {spec.id}", spec.plugin)
+            return AvailabilityReason(
+                spec.id, False, reason, f"tavern tools pins; then tavern tools pin {spec.id}", spec.plugin
+            )
         verdict = self._specs.policy().verdict(spec, caller, inventory)
-        return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
+        return None if verdict.allowed else AvailabilityReason(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
 
     def _why_there(
-        self, spec: ToolSpec, record: Record, reason: str, caller: CallContext, inventory: Profile | None
-    ) -> Why:
+        self, spec: ToolSpec, record: PluginRecord, reason: str, caller: CallContext, inventory: Profile | None
+    ) -> AvailabilityReason:
         if need := self._need(spec, record, caller, inventory):
-            return Why(spec.id, True, need.reason, need.fix, record.name)
+            return AvailabilityReason(spec.id, True, need.reason, need.fix, record.name)
         stuck = next(
             (d for d in self._specs.diagnostics.all() if d.code == THREADS_STUCK and d.details.get("of") == spec.id),
             None,
         )
         if stuck is not None:
-            return Why(spec.id, True, f"{reason}; {stuck.message}", stuck.hint, record.name)
-        return Why(spec.id, True, reason, "", record.name)
+            return AvailabilityReason(spec.id, True, f"{reason}; {stuck.message}", stuck.hint, record.name)
+        return AvailabilityReason(spec.id, True, reason, "", record.name)
 
-    def _need(self, spec: ToolSpec, record: Record, caller: CallContext, inventory: Profile | None) -> Need | None:
+    def _need(
+        self, spec: ToolSpec, record: PluginRecord, caller: CallContext, inventory: Profile | None
+    ) -> ToolNeed | None:
         """What a tool lacks of what it needs; if only its code knows its needs, what its plugin requests and lacks."""
         rights = self._specs.rights(record, spec)
         if caller is not self._specs.default:
@@ -182,11 +190,11 @@ class Availability:
             rights = replace(rights, caller=own, profile=None if inventory is None else inventory.capabilities)
         if lacks := shortfall(record.name, spec.capabilities, rights, caller):
             why = f"which {record.name} was not granted" if lacks.side == "plugin" else lacks.reason
-            return Need(lacks.missing, f"needs {', '.join(lacks.missing)}, {why}", lacks.fix, lacks.side)
+            return ToolNeed(lacks.missing, f"needs {', '.join(lacks.missing)}, {why}", lacks.fix, lacks.side)
         if self._specs.is_whole(spec.id):
             return None
         if waiting := sorted(name for name in record.candidate.requested - record.granted if is_capability(name)):
-            return Need(
+            return ToolNeed(
                 tuple(waiting),
                 f"may need {', '.join(waiting)}, which {record.name} was not granted",
                 grant_fix(record.name, waiting, None),
@@ -204,24 +212,26 @@ class Availability:
 
     def _why_beyond(
         self, tool: str, error: ToolNotFound, profile: ProfileLike | None, context: CallContext | None
-    ) -> Why:
+    ) -> AvailabilityReason:
         """The same for a tool that is not registered."""
         try:
             caller, inventory = self.caller(profile, context)
             beyond = self.beyond(tool, caller)
         except TavernError as failed:
-            return Why(str(tool), False, failed.message, failed.hint, str(failed.details.get("plugin", "")))
+            return AvailabilityReason(
+                str(tool), False, failed.message, failed.hint, str(failed.details.get("plugin", ""))
+            )
         if beyond is not None:
             spec, record, reason = beyond
             refusal = self._refusal(spec, caller, inventory)
             return self._why_there(spec, record, reason, caller, inventory) if refusal is None else refusal
         if isinstance(tool, str) and (owner := self._openly(tool)):
             reason = f"there is no tool {tool!r}, and the factories of {owner} make none of that name for this caller"
-            return Why(tool, False, reason, "", owner)
+            return AvailabilityReason(tool, False, reason, "", owner)
         return self._why_unknown(tool, error)
 
-    def _why_unknown(self, tool: str, error: ToolNotFound) -> Why:
+    def _why_unknown(self, tool: str, error: ToolNotFound) -> AvailabilityReason:
         absent = self._specs.absence(tool)
         if absent is None:
-            return Why(str(tool), False, error.message, error.hint, split_id(str(tool))[0])
-        return Why(str(tool), False, absent.reason, absent.fix, absent.plugin)
+            return AvailabilityReason(str(tool), False, error.message, error.hint, split_id(str(tool))[0])
+        return AvailabilityReason(str(tool), False, absent.reason, absent.fix, absent.plugin)

@@ -13,11 +13,11 @@ from tavern_core.contract.protocols import BoundTool
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.access.tool_access import ToolAccess
-from tavern_core.kernel.hooks.argument_copies import ShownTool
-from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.limits.limiter_registry import Governor
+from tavern_core.kernel.hooks.argument_copies import ToolSnapshot
+from tavern_core.kernel.hooks.table import HookImplementation
+from tavern_core.kernel.limits.limiter_registry import ToolLimiter
 from tavern_core.kernel.log.recorder import Redactor
-from tavern_core.kernel.plugins.record import Usage
+from tavern_core.kernel.plugins.plugin_record import ActiveCalls
 from tavern_core.model.call import CallContext, Rights, ToolCall
 from tavern_core.model.capability import Effect
 from tavern_core.model.result import ToolResult
@@ -28,7 +28,7 @@ Execute = Callable[[Any, Any], Any]
 """``execute(running_call, mode)`` runs the tool: see `calls/attempt.py`."""
 
 
-class Inner:
+class InternalOperation:
     """An operation that takes the path of a tool call and is no tool: no caller can write it, only the host has this object."""
 
     __slots__ = ("spec",)
@@ -104,15 +104,15 @@ class AnswerRules:
 class PlanHooks:
     """The hooks of the calls of one tool."""
 
-    shown: ShownTool
+    shown: ToolSnapshot
     """The tool as hooks see it."""
-    before: tuple[Implementation, ...]
-    gates: tuple[Implementation, ...]
-    transforms: tuple[Implementation, ...]
-    after: tuple[Implementation, ...]
-    events: tuple[Implementation, ...]
+    before: tuple[HookImplementation, ...]
+    gates: tuple[HookImplementation, ...]
+    transforms: tuple[HookImplementation, ...]
+    after: tuple[HookImplementation, ...]
+    events: tuple[HookImplementation, ...]
 
-    def all(self) -> tuple[Implementation, ...]:
+    def all(self) -> tuple[HookImplementation, ...]:
         return (*self.before, *self.gates, *self.transforms, *self.after, *self.events)
 
 
@@ -138,7 +138,7 @@ class Admission:
 class Bounds:
     """The limits of the calls of one tool, and the steps that keep them."""
 
-    governor: Governor | None
+    governor: ToolLimiter | None
     """None: it has no limits."""
     around: Callable[[Any, Any, Any, Any], Any]
     """``await around(governance, plan, running_call, mode)`` runs the tool with the steps of its limits: see `calls/optional_steps.py`."""
@@ -170,11 +170,11 @@ class ContentRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CallPlan:
     """One tool, ready to be called."""
 
     spec: ToolSpec
-    usage: Usage
+    usage: ActiveCalls
     runner: Runner
     arguments: ArgumentRules
     answers: AnswerRules
@@ -235,7 +235,7 @@ class PlanStep:
         return {"step": self.name, "does": self.does, "by": list(self.by)}
 
 
-def _facts(plan: Plan) -> dict[str, Any]:
+def _facts(plan: CallPlan) -> dict[str, Any]:
     """What follows from the rules of a plan."""
     bound, arguments, hooks, bounds = plan.runner.bound, plan.arguments, plan.hooks, plan.bounds
     admission, content, all_hooks = plan.admission, plan.content, hooks.all()
@@ -258,11 +258,11 @@ def _facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plugins(implementations: tuple[Implementation, ...]) -> tuple[str, ...]:
+def _plugins(implementations: tuple[HookImplementation, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.plugin for one in implementations))
 
 
-def _steps(plan: Plan) -> Iterator[PlanStep]:
+def _steps(plan: CallPlan) -> Iterator[PlanStep]:
     """In the order of `calls/pipeline.py`."""
     own = (plan.spec.plugin,)
     yield PlanStep("resolve", "finds the tool and activates its plugin", own)
@@ -293,7 +293,7 @@ def _steps(plan: Plan) -> Iterator[PlanStep]:
     yield from _steps_of_answer(plan)
 
 
-def _steps_of_answer(plan: Plan) -> Iterator[PlanStep]:
+def _steps_of_answer(plan: CallPlan) -> Iterator[PlanStep]:
     yield PlanStep("normalise", "makes plain JSON of the answer")
     if plan.answers.accepts is not None:
         yield PlanStep("validate_output", "holds the answer against the output schema")

@@ -24,7 +24,7 @@ def why_not(answer: Any, spec: ToolSpec, *, is_foreign: bool = False) -> str:
 
     Args:
         answer: what it returned; it was shown `spec` without its code.
-        is_foreign: see `Candidate.has_foreign_schemas`.
+        is_foreign: see `PluginCandidate.has_foreign_schemas`.
     """
     if not isinstance(answer, ToolSpec):
         return f"it answered {type(answer).__name__}"

@@ -22,7 +22,7 @@ COLUMNS: Final[Mapping[str, float]] = {
     "plugin": 2.0,
 }
 """What is indexed of a tool, and how much a word counts there."""
-Row = tuple[str, Mapping[str, Sequence[str]]]
+IndexRow = tuple[str, Mapping[str, Sequence[str]]]
 """(tool id, words per column)."""
 Fits = Callable[[str], bool]
 """Whether the tool with this id may be among the results."""
@@ -66,7 +66,7 @@ class FullText:
     def __del__(self) -> None:
         self._connection.close()  # Python 3.13 warns of unclosed connections
 
-    def put(self, rows: Sequence[Row]) -> None:
+    def put(self, rows: Sequence[IndexRow]) -> None:
         """Add rows whose ids are not in."""
         values = []
         for tool_id, fields in sorted(rows, key=lambda row: row[0]):

@@ -9,7 +9,7 @@ from typing import Any
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.limit_rules import OWN, LimitRules
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
-from tavern_core.kernel.limits.limiter_registry import BLOCKS, Governor, LimitTable
+from tavern_core.kernel.limits.limiter_registry import BLOCKS, LimitTable, ToolLimiter
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
 
@@ -40,7 +40,7 @@ class LimitState:
         }
 
 
-class Limits:
+class HostLimits:
     """The limits of a host.
 
     Args:
@@ -73,7 +73,7 @@ class Limits:
                 found.append(self._state(f"the tool {tool.id}", own, {tool.id: governed[tool.id]}))
         return tuple(found)
 
-    def _state(self, place: str, limits: ToolLimits, governed: dict[str, Governor] | None) -> LimitState:
+    def _state(self, place: str, limits: ToolLimits, governed: dict[str, ToolLimiter] | None) -> LimitState:
         if governed is None:
             return LimitState(place, limits)
         keys = {rate.key for governor in governed.values() for rate in governor.rates if rate.place == place}

@@ -11,12 +11,12 @@ from tavern_core.errors import ToolNotFound
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.manifest.tool_ids import plugin_name
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.model.naming_rules import folded_id, spellings, split_id
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
+class MissingTool:
     """Why it is not there."""
 
     reason: str
@@ -30,8 +30,8 @@ class Absence:
 
 
 def absence(
-    written: str, records: Mapping[str, Record], shadowed: Mapping[str, str], diagnostics: Diagnostics
-) -> Absence | None:
+    written: str, records: Mapping[str, PluginRecord], shadowed: Mapping[str, str], diagnostics: Diagnostics
+) -> MissingTool | None:
     """What is known about a tool that is not there; None when nothing is.
 
     Args:
@@ -41,7 +41,7 @@ def absence(
     ids = spellings(written[:400])
     for tool_id in ids:
         if (lost := shadowed.get(tool_id)) is not None:
-            return Absence(lost, "rename one, or disable the other plugin", split_id(tool_id)[0])
+            return MissingTool(lost, "rename one, or disable the other plugin", split_id(tool_id)[0])
     prefixes = dict.fromkeys(split_id(i)[0] for i in ids)
     owners = [records[name] for name in prefixes if name in records]
     owners += [
@@ -54,20 +54,20 @@ def absence(
     owners += [r for r in records.values() if r.candidate.source == "skill" and r.name in named]
     for record in owners:
         if not record.usable or (record.candidate.source == "upstream" and record.state == "pending_consent"):
-            return Absence(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
+            return MissingTool(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
         if record.candidate.source == "upstream" and (why := _not_listed(record, diagnostics)):
             return why
     wanted = {folded_id(i) for i in ids}
     return next(_broken(wanted, records), None) or next(_left_out(wanted, diagnostics), None)
 
 
-def _not_listed(record: Record, diagnostics: Diagnostics) -> Absence | None:
+def _not_listed(record: PluginRecord, diagnostics: Diagnostics) -> MissingTool | None:
     """Why the tools of an upstream are not known."""
     found = (d for d in diagnostics.all() if d.code == "UPSTREAM_FAILED" and d.plugin == record.name)
-    return next((Absence(d.message, d.hint, record.name) for d in found), None)
+    return next((MissingTool(d.message, d.hint, record.name) for d in found), None)
 
 
-def _broken(wanted: set[str], records: Mapping[str, Record]) -> Iterator[Absence]:
+def _broken(wanted: set[str], records: Mapping[str, PluginRecord]) -> Iterator[MissingTool]:
     """Declarations of usable plugins that are wrong, found by the id as it was written and as it would be."""
     for record in list(records.values()):
         for finding in record.tool_findings if record.usable else ():
@@ -77,11 +77,11 @@ def _broken(wanted: set[str], records: Mapping[str, Record]) -> Iterator[Absence
             if wanted & {folded_id(tool), folded_id(f"{record.name}:{tool.rpartition(':')[2]}")}:
                 place = f"{finding.where}: " if finding.where else ""
                 reason = f"its declaration in plugin {record.name} is wrong: {place}{finding.message}"
-                yield Absence(reason, finding.hint, record.name)
+                yield MissingTool(reason, finding.hint, record.name)
 
 
-def _left_out(wanted: set[str], diagnostics: Diagnostics) -> Iterator[Absence]:
+def _left_out(wanted: set[str], diagnostics: Diagnostics) -> Iterator[MissingTool]:
     for diagnostic in diagnostics.all():
         tool = diagnostic.details.get("tool")
         if isinstance(tool, str) and folded_id(tool) in wanted:
-            yield Absence(diagnostic.message, diagnostic.hint, diagnostic.plugin)
+            yield MissingTool(diagnostic.message, diagnostic.hint, diagnostic.plugin)

@@ -16,11 +16,11 @@ from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import ActivationFailed, CallError, TavernError, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
-from tavern_core.kernel.execution.sync_async_drivers import Mode, step_by_hand
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, step_by_hand
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
 from tavern_core.kernel.plugins.tool_spec_validation import refuse_unsound
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.naming_rules import spellings, split_id
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
@@ -62,7 +62,7 @@ class Namespaces:
         names = self.inactive(prefixes)
         await self._specs.lifecycle.activate_all(lambda record: record.name in names)
 
-    async def find(self, written: str, mode: Mode) -> tuple[ToolSpec, Record] | None:
+    async def find(self, written: str, mode: ExecutionMode) -> tuple[ToolSpec, PluginRecord] | None:
         """The tool of an id as the hooks leave it, and its plugin; None if no plugin resolves its prefix, or it does not exist.
 
         Raises:
@@ -80,18 +80,18 @@ class Namespaces:
             spec = _sound(answer, prefix, local, owner)
         except TavernError as error:
             raise self._failure(prefix, owner, error.message, error.hint) from error
-        spec = await self._specs.decorated(spec, Entry(spec.id, owner, spec, optional=spec.optional), mode)
+        spec = await self._specs.decorated(spec, RegistryEntry(spec.id, owner, spec, optional=spec.optional), mode)
         return spec, self._specs.lifecycle.records[owner]
 
-    def known(self, written: str) -> tuple[ToolSpec, Record] | None:
+    def known(self, written: str) -> tuple[ToolSpec, PluginRecord] | None:
         """`find` for sync code, among the plugins that are active. Raises as `find`."""
         return step_by_hand(self.find(written, self.inline))
 
-    def resolvers(self) -> dict[str, Guarded]:
+    def resolvers(self) -> dict[str, SyncNamespaceResolver]:
         """Prefix → its resolver, to be asked by sync code."""
-        return {prefix: Guarded(self, prefix) for prefix in self._contributions.all("namespaces")}
+        return {prefix: SyncNamespaceResolver(self, prefix) for prefix in self._contributions.all("namespaces")}
 
-    async def names(self, prefix: str, mode: Mode) -> list[str]:
+    async def names(self, prefix: str, mode: ExecutionMode) -> list[str]:
         """The local names that a resolver suggests. Raises UpstreamError as `find`."""
         resolver, owner = self._contributions.get("namespaces", prefix), self._contributions.owner("namespaces", prefix)
 
@@ -104,7 +104,7 @@ class Namespaces:
         )
 
     async def _asked(
-        self, prefix: str, owner: str, resolver: NamespaceResolver, function: Any, *args: Any, mode: Mode
+        self, prefix: str, owner: str, resolver: NamespaceResolver, function: Any, *args: Any, mode: ExecutionMode
     ) -> Any:
         kept, until = self._resting.get(prefix, (None, 0.0))
         if kept is resolver and time.monotonic() < until:
@@ -125,7 +125,7 @@ class Namespaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class SyncNamespaceResolver:
     """One resolver as sync code may ask it (`contract.protocols.NamespaceResolver`). Raises as `Namespaces.find`."""
 
     _all: Namespaces

@@ -57,7 +57,7 @@ def fold_lines(text: str, most: int = 2_000) -> str:
 def parameter_lines(schema: Mapping[str, Any], language: Language, *, described: bool) -> list[str]:
     """A line per parameter, nested ones indented beneath theirs; `described` keeps what the parameters are for."""
     words = words_in(_WORDS, language)
-    writer = _Writer(schema, words, described)
+    writer = _ParameterWriter(schema, words, described)
     lines = [harmless(line) for line in writer.lines(schema, 0)]
     if len(lines) > _MOST_LINES:
         rest = len(lines) - _MOST_LINES
@@ -65,7 +65,7 @@ def parameter_lines(schema: Mapping[str, Any], language: Language, *, described:
     return lines
 
 
-class _Writer:
+class _ParameterWriter:
     """Writes the parameters of one tool."""
 
     def __init__(self, root: Mapping[str, Any], words: Mapping[str, str], described: bool) -> None:

@@ -16,12 +16,12 @@ from tavern_core.kernel.catalogue.missing_tools import absence
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.plugins.contribution_registry import Contributions
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.model.naming_rules import split_id
 
 if TYPE_CHECKING:
     from tavern_core.contract.protocols import NamespaceResolver
-    from tavern_core.kernel.access.profiles import Missing, Profile, ProfileLike
+    from tavern_core.kernel.access.profiles import Profile, ProfileLike, UnresolvedItem
     from tavern_core.model.agent_profile import AgentProfile
 
 
@@ -31,7 +31,7 @@ UNNAMED: Final = "(unnamed)"
 """What a profile that was given as a mapping without a name is called."""
 
 
-class WrittenProfiles:
+class UnresolvedProfiles:
     """The profiles of one host, before their inventories are resolved to tools."""
 
     def __init__(self, files: ProfileFiles, contributions: Contributions) -> None:
@@ -120,7 +120,7 @@ class WrittenProfiles:
 class Inventories:
     """Profiles from files, from plugins and from the program itself."""
 
-    def __init__(self, specs: ToolSpecs, written: WrittenProfiles, namespaces: Namespaces) -> None:
+    def __init__(self, specs: ToolSpecs, written: UnresolvedProfiles, namespaces: Namespaces) -> None:
         self.written = written
         self.specs: Final = specs
         self._base, self._lifecycle, self._registry = specs.base, specs.lifecycle, specs.registry
@@ -215,12 +215,12 @@ class Inventories:
         items = map(str.strip, self.written.get(given)[0].tool_ids_inventory)
         return {split_id(item)[0] for item in items if self.find(item) is None}
 
-    def absent(self, written: str) -> Missing | None:
+    def absent(self, written: str) -> UnresolvedItem | None:
         """Why a tool is not there: its plugin is disabled, its declaration or its file is wrong …"""
-        from tavern_core.kernel.access.profiles import Missing
+        from tavern_core.kernel.access.profiles import UnresolvedItem
 
         found = absence(written, self._lifecycle.records, self._registry.shadowed(), self._base.diagnostics)
-        return None if found is None else Missing(f"there is no tool {written!r}: {found.reason}", found.fix)
+        return None if found is None else UnresolvedItem(f"there is no tool {written!r}: {found.reason}", found.fix)
 
     def find(self, written: str) -> str | None:
         """See `ToolLookup.find`."""
@@ -236,11 +236,11 @@ class Inventories:
         return self.namespaces.resolvers()
 
 
-def _may_bring(record: Record, profile: str) -> bool:
+def _may_bring(record: PluginRecord, profile: str) -> bool:
     """Whether a plugin declares this profile, or some that it does not name."""
     facts = record.candidate.facts
     return "profiles" in facts.sections and profile in (facts.declared.get("profiles") or (profile,))
 
 
-def _brings_profiles(record: Record) -> bool:
+def _brings_profiles(record: PluginRecord) -> bool:
     return bool({"profiles", "namespaces"} & record.candidate.facts.sections)

@@ -17,16 +17,16 @@ from tavern_core.errors import CallError, PluginError, PolicyDenied, UpstreamErr
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_access import AccessPolicy, compile_access
 from tavern_core.kernel.access.tool_pins import ToolPins
-from tavern_core.kernel.catalogue.call_plan import Plan
+from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.catalogue.changed_tool_check import changed_parts, why_not
-from tavern_core.kernel.catalogue.missing_tools import Absence, absence
+from tavern_core.kernel.catalogue.missing_tools import MissingTool, absence
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.sync_async_drivers import Mode, step_by_hand
-from tavern_core.kernel.hooks.argument_copies import shown
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, step_by_hand
+from tavern_core.kernel.hooks.argument_copies import copy_for_plugin
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.tool_spec_reading import Owner, completed, specs_of, with_marks
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
+from tavern_core.kernel.plugins.tool_spec_reading import OfferingPlugin, merge_declaration, specs_of, with_marks
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.call import CallContext, Rights, host_context
 from tavern_core.model.capability import is_capability, is_dangerous
 from tavern_core.model.frozen_json import frozen
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Seen:
+class CachedSpecs:
     """The results for one state of registry, hooks and lists."""
 
     stamp: tuple[int, int, int]
@@ -52,7 +52,7 @@ class Seen:
     has_factories: bool = False
     policy: AccessPolicy | None = None
     is_indexed: bool = False
-    moving: dict[str, Plan] = field(default_factory=dict)
+    moving: dict[str, CallPlan] = field(default_factory=dict)
     """Id → compiled path, of tools that are looked up at each call: their files may have changed."""
 
 
@@ -74,9 +74,9 @@ class ToolSpecs:
         self._inline = base.inline
         self._lock = threading.RLock()
         self._changes = 0
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, CallPlan] = {}
         """Written id → compiled path, for the present state; emptied by each change."""
-        self._seen = Seen((-1, -1, -1))
+        self._seen = CachedSpecs((-1, -1, -1))
         self._index: ToolIndex | None = None
         base.signals.tools.subscribe(self.changed)
 
@@ -102,7 +102,7 @@ class ToolSpecs:
             self._changes += 1
             self.plans.clear()
 
-    def keep(self, plan: Plan, ids: Iterable[str], state: int) -> None:
+    def keep(self, plan: CallPlan, ids: Iterable[str], state: int) -> None:
         """Cache a compiled plan under `ids`, unless anything has changed since `state` was taken."""
         with self._lock:
             if state == self._changes:
@@ -113,19 +113,19 @@ class ToolSpecs:
         """Another number after each change."""
         return self._changes
 
-    def look(self) -> Seen:
+    def look(self) -> CachedSpecs:
         """The cache of the present state; empty after any change."""
         stamp = (self.registry.generation, self.hooks.generation, self._changes)
         if self._seen.stamp != stamp:
             with self._lock:
                 if self._seen.stamp != stamp:
-                    self._seen = Seen(stamp)
+                    self._seen = CachedSpecs(stamp)
         return self._seen
 
-    def of(self, entry: Entry) -> ToolSpec | None:
+    def of(self, entry: RegistryEntry) -> ToolSpec | None:
         return step_by_hand(self.specify(entry, self._inline))
 
-    async def specify(self, entry: Entry, mode: Mode) -> ToolSpec | None:
+    async def specify(self, entry: RegistryEntry, mode: ExecutionMode) -> ToolSpec | None:
         """The tool of an entry, as `tavern_before_register_tool` left it; None when a hook left it out."""
         seen = self.look()
         known = seen.specs.get(entry.id)
@@ -139,13 +139,13 @@ class ToolSpecs:
             seen.specs[entry.id] = known
         return None if isinstance(known, str) else known
 
-    def _plain_spec(self, entry: Entry) -> ToolSpec:
+    def _plain_spec(self, entry: RegistryEntry) -> ToolSpec:
         if entry.spec is not None:
             return entry.spec
         record = self.lifecycle.records[entry.plugin]
         return self.lifecycle.tables.cache.specs(record).get(entry.id) or self.placeholder(entry)
 
-    def absence(self, written: str) -> Absence | None:
+    def absence(self, written: str) -> MissingTool | None:
         """Why there is no tool of this id, if known."""
         if not isinstance(written, str):
             return None
@@ -158,14 +158,14 @@ class ToolSpecs:
             return True
         return tool_id in self.lifecycle.tables.cache.specs(self.lifecycle.records[entry.plugin])
 
-    def placeholder(self, entry: Entry) -> ToolSpec:
+    def placeholder(self, entry: RegistryEntry) -> ToolSpec:
         """What is known of a tool whose plugin was never active."""
         record = self.lifecycle.records[entry.plugin]
         self.lifecycle.tables.cache.specs(record)
         draft = record.drafts.get(entry.id) or ToolSpec(entry.id, version=record.candidate.version, plugin=entry.plugin)
         return replace(draft, optional=entry.optional or draft.optional)
 
-    async def decorated(self, spec: ToolSpec, entry: Entry, mode: Mode) -> ToolSpec:
+    async def decorated(self, spec: ToolSpec, entry: RegistryEntry, mode: ExecutionMode) -> ToolSpec:
         """Chain `tavern_before_register_tool`: each gets a copy, the result is validated, and every change is reported with its plugin.
 
         Raises:
@@ -175,7 +175,7 @@ class ToolSpecs:
             if impl.plugin == entry.plugin:
                 continue
             try:
-                answer = await self._calls.ask(impl, {"tool": shown(spec), "owner": entry.plugin}, mode)
+                answer = await self._calls.ask(impl, {"tool": copy_for_plugin(spec), "owner": entry.plugin}, mode)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 answer = Deny(f"it failed with {printed(error)}")
             if answer is None:
@@ -194,7 +194,9 @@ class ToolSpecs:
             raise PolicyDenied(text, plugin=impl.plugin)
         return spec
 
-    async def made(self, entry: Entry, record: Record, context: CallContext, mode: Mode) -> ToolSpec | None:
+    async def made(
+        self, entry: RegistryEntry, record: PluginRecord, context: CallContext, mode: ExecutionMode
+    ) -> ToolSpec | None:
         """The tool that a factory makes for this caller."""
         assert entry.factory is not None
         if context.config is None:
@@ -231,11 +233,11 @@ class ToolSpecs:
         made = step_by_hand(self.made(entry, record, caller, self._inline))
         return None if made is None else step_by_hand(self.decorated(made, entry, self._inline))
 
-    async def made_openly(self, record: Record, context: CallContext, mode: Mode) -> list[ToolSpec]:
+    async def made_openly(self, record: PluginRecord, context: CallContext, mode: ExecutionMode) -> list[ToolSpec]:
         """What a plugin's factories without names make for this caller beyond the ids that are known."""
         if context.config is None:
             context = replace(context, config=self.default.config)
-        owner, known = Owner.of(record.candidate), self.registry.entries()
+        owner, known = OfferingPlugin.of(record.candidate), self.registry.entries()
         found: dict[str, ToolSpec] = {}
         for factory in record.open_factories:
             try:
@@ -243,7 +245,7 @@ class ToolSpecs:
                 specs = [] if made is None else specs_of(Offer(made, factory.name, optional=factory.optional), owner)
                 for spec in specs:
                     if spec.id not in known and record.may_offer(spec.id):
-                        entry = Entry(spec.id, record.name, spec, factory, spec.optional)
+                        entry = RegistryEntry(spec.id, record.name, spec, factory, spec.optional)
                         found.setdefault(spec.id, await self.decorated(spec, entry, mode))
             except Exception as error:  # noqa: BLE001 - any error of a plugin affects only its own tools
                 text = f"a factory failed with {printed(error)} when the host called it"
@@ -282,7 +284,7 @@ class ToolSpecs:
         changed = {tool_id for tool_id in self.pins.changed(found) if self.is_whole(tool_id)}
         return [spec for spec in found if spec.id not in changed] if changed else found
 
-    def rights(self, record: Record, spec: ToolSpec) -> Rights:
+    def rights(self, record: PluginRecord, spec: ToolSpec) -> Rights:
         """What the host allows a tool of a plugin and its own calls, without scopes."""
         own, host = record.capabilities(spec), self.config.capabilities
         return Rights(
@@ -319,7 +321,7 @@ class ToolSpecs:
             seen.is_indexed = True
         return self._index
 
-    def all(self, entries: Mapping[str, Entry] | None = None) -> list[ToolSpec]:
+    def all(self, entries: Mapping[str, RegistryEntry] | None = None) -> list[ToolSpec]:
         """The tools of one picture of the registry: of the present one, or of `entries`."""
         entries = self.registry.entries() if entries is None else entries
         found = (self.of(entries[tool_id]) for tool_id in sorted(entries))
@@ -347,13 +349,13 @@ class ToolSpecs:
         return tuple(self.without_changed(s for s in shown if s is not None and policy.host_verdict(s).allowed))
 
 
-def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> ToolSpec | None:
+def _pick(made: Any, entry: RegistryEntry, record: PluginRecord, diagnostics: Diagnostics) -> ToolSpec | None:
     """The tool with the entry's id among what a factory made; names that were not promised are diagnostics."""
     if made is None:
         return None
     factory = entry.factory
     assert isinstance(factory, ToolFactory)
-    specs: Iterable[ToolSpec] = specs_of(made, Owner.of(record.candidate))
+    specs: Iterable[ToolSpec] = specs_of(made, OfferingPlugin.of(record.candidate))
     if factory.name is not None:
         specs = [replace(s, name=f"{record.name}:{factory.name}") for s in list(specs)[:1]]
     promised = None if factory.names is None else {fold(split_id(n)[1]) for n in factory.names}
@@ -371,7 +373,7 @@ def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> 
             )  # fmt: skip
         elif fold(spec.id) == fold(entry.id):
             draft = record.drafts.get(entry.id)
-            spec = spec if draft is None else completed(draft, spec, record.candidate.version)
+            spec = spec if draft is None else merge_declaration(draft, spec, record.candidate.version)
             found = replace(spec, name=entry.id, optional=spec.optional or entry.optional)
     if found is None and promised is not None:
         diagnostics.add("FACTORY_NAMES", f"a factory promised {entry.id} and did not make it", plugin=record.name)

@@ -10,12 +10,12 @@ from tavern_core.errors import ToolNotFound, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.access.tool_pins import ToolPin
-from tavern_core.kernel.catalogue.availability import Availability, Need, Why
+from tavern_core.kernel.catalogue.availability import Availability, AvailabilityReason, ToolNeed
 from tavern_core.kernel.catalogue.profile_resolution import Inventories
 from tavern_core.kernel.plugins.app_tools import Registration
 from tavern_core.kernel.plugins.host_registries import UpstreamLists
 from tavern_core.kernel.plugins.reconciler import Reconciler
-from tavern_core.kernel.registry import Entry, Registry
+from tavern_core.kernel.registry import Registry, RegistryEntry
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOLS_CHANGED
 from tavern_core.model.tool import ToolSpec
@@ -216,13 +216,15 @@ class Tools:
             found = sorted(found, key=lambda hit: (-hit[1], hit[0]))[: max(limit, 0)]
         return tuple(visible[tool_id] for tool_id, _ in found)
 
-    def why(self, tool: str, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Why:
+    def why(
+        self, tool: str, *, profile: ProfileLike | None = None, context: CallContext | None = None
+    ) -> AvailabilityReason:
         """Why a tool is there, or is not: plugin state, grants, clashes, lists, the profile, capabilities. Never raises for an id."""
         return self._availability.why(tool, profile, context)
 
     def needs(
         self, tool: str | ToolSpec, *, profile: ProfileLike | None = None, context: CallContext | None = None
-    ) -> Need | None:
+    ) -> ToolNeed | None:
         """What a tool needs but its plugin, the host, the profile or the caller may not use, and how to allow it; None: nothing.
 
         The tool is still listed, so that a caller sees what is missing. Its calls are refused until then.
@@ -236,7 +238,7 @@ class Tools:
 
     def lacking(
         self, tools: Iterable[ToolSpec], *, profile: ProfileLike | None = None, context: CallContext | None = None
-    ) -> dict[str, Need]:
+    ) -> dict[str, ToolNeed]:
         """`needs` of several tools: id → what it lacks; only tools that lack something."""
         return self._availability.lacking(tools, profile, context)
 
@@ -336,7 +338,7 @@ class Tools:
         self._specs.catch_up()
         return self._specs.registry
 
-    def _resolved(self, tool: str) -> Entry:
+    def _resolved(self, tool: str) -> RegistryEntry:
         """The entry of an id; raises ToolNotFound with all known reasons."""
         try:
             return self._registry.resolve(tool)

@@ -18,7 +18,7 @@ from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import fold
 
 Keys = tuple[str, ...]
-Shape = Literal["section", "mapping", "list", "boolean", "integer", "text", "anything"]
+ValueShape = Literal["section", "mapping", "list", "boolean", "integer", "text", "anything"]
 FREE: Final = frozenset({"config", "settings"})
 """Top-level keys whose values the model does not describe."""
 REFERENCE_MARK: Final = "$"
@@ -67,13 +67,13 @@ def annotation_at(path: Keys) -> Any:
     return here
 
 
-def shape_of(annotation: Any) -> tuple[Shape, bool]:
+def shape_of(annotation: Any) -> tuple[ValueShape, bool]:
     """What kind of value a type takes, and whether it may be null."""
     kind, optional = _required(annotation)
     if section_of(kind) is not None:
         return "section", optional
     origin = get_origin(kind) or kind
-    shapes: dict[Any, Shape] = {dict: "mapping", tuple: "list", bool: "boolean", int: "integer", str: "text"}
+    shapes: dict[Any, ValueShape] = {dict: "mapping", tuple: "list", bool: "boolean", int: "integer", str: "text"}
     return ("text" if origin is Literal else shapes.get(origin, "anything")), optional
 
 

@@ -6,7 +6,7 @@ Sections merge key by key; lists and single values are replaced. Relative paths 
 (variables and flags: to the working folder). This module creates nothing and touches no plugin; the environment, the working
 folder and the state folder are arguments.
 
-The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, with one per project (`apart`):
+The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, with one per project (`with_project_state`):
 programs without a name do not share grants and log. With either of the first two the user's config.yaml is the one inside it.
 """
 
@@ -25,7 +25,13 @@ from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.config_key_lookup import FREE, Keys, leaves, model_for, put, siblings
 from tavern_core.kernel.config.environment import environment_layer
-from tavern_core.kernel.config.layer_reading import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
+from tavern_core.kernel.config.layer_reading import (
+    ConfigLayer,
+    file_layer,
+    find_project_layer,
+    mapping_layer,
+    yaml_layer,
+)
 from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_user_file, named_home, project_home
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secret_masking import mask_setting
@@ -80,7 +86,7 @@ class ConfigFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownValue:
+class MaskedValue:
     """One line of ``tavern config show``: secrets masked."""
 
     key: str
@@ -89,8 +95,8 @@ class ShownValue:
 
 
 def _with_environment_and_flags(
-    files: Sequence[Layer], env: Mapping[str, str], overrides: Mapping[str, Any], cwd: Path
-) -> list[Layer]:
+    files: Sequence[ConfigLayer], env: Mapping[str, str], overrides: Mapping[str, Any], cwd: Path
+) -> list[ConfigLayer]:
     """All layers, the strongest last."""
     below = [name for layer in files for name in _listed(layer, ("plugins", "disable"))]
     flags = [mapping_layer("flag", overrides, cwd)] if overrides else []
@@ -139,7 +145,7 @@ def load(
     )
 
 
-def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
+def with_project_state(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
     """`loaded` with a state folder of this project, if none is configured.
 
     Args:
@@ -200,14 +206,14 @@ def files(
     return ConfigFiles(home_folder, user_file, Path(project.name) if project is not None else None)
 
 
-def show(loaded: LoadedConfig) -> list[ShownValue]:
+def show(loaded: LoadedConfig) -> list[MaskedValue]:
     """Every value with its origin, sorted by key, secrets masked."""
     data = loaded.config.model_dump(by_alias=True, mode="python")
     shown = []
     for path, value in leaves(data):
         key = ".".join(path)
         safe = _shown(path, value)
-        shown.append(ShownValue(key, safe, loaded.origins.get(key, DEFAULT)))
+        shown.append(MaskedValue(key, safe, loaded.origins.get(key, DEFAULT)))
     return sorted(shown, key=lambda row: row.key)
 
 
@@ -218,7 +224,9 @@ def _working_folder() -> Path:
         raise ConfigInvalid("the working folder was deleted", hint="cd to one that exists") from None
 
 
-def _project_layer(config: Path | str | Mapping[str, Any] | None, cwd: Path) -> tuple[Layer | None, list[Finding]]:
+def _project_layer(
+    config: Path | str | Mapping[str, Any] | None, cwd: Path
+) -> tuple[ConfigLayer | None, list[Finding]]:
     if config is None:
         return find_project_layer(cwd)
     if isinstance(config, Mapping):
@@ -234,7 +242,7 @@ def _project_layer(config: Path | str | Mapping[str, Any] | None, cwd: Path) -> 
     return layer, []
 
 
-def _problems(layer: Layer) -> list[Finding]:
+def _problems(layer: ConfigLayer) -> list[Finding]:
     """What the model says about one layer, each problem at its place."""
     if not layer.data:
         return []
@@ -249,7 +257,7 @@ def _problems(layer: Layer) -> list[Finding]:
     return []
 
 
-def _of_layers(merged: Mapping[str, Any], layers: Sequence[Layer]) -> HostConfig:
+def _of_layers(merged: Mapping[str, Any], layers: Sequence[ConfigLayer]) -> HostConfig:
     """Raises ConfigInvalid: layers that are right alone contradict each other; names the strongest that has the place (CONFIG_INVALID)."""
     try:
         return _validated(merged)
@@ -287,7 +295,7 @@ def _shown(path: Sequence[str | int], value: Any) -> Any:
     return mask_setting(".".join(map(str, path)), value) if path and path[0] in _MAY_HOLD_SECRETS else value
 
 
-def _finding(layer: Layer, refusal: PathProblem) -> Finding:
+def _finding(layer: ConfigLayer, refusal: PathProblem) -> Finding:
     path, hint = tuple(map(str, refusal.path)), refusal.hint
     if refusal.at_key:
         known = siblings(path)
@@ -329,13 +337,13 @@ def _placed(part: Any, path: Keys, value: Any) -> Any:
     return part.model_copy(update={name: _placed(getattr(part, name), tuple(rest), value) if rest else value})
 
 
-def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
+def _merge(layers: list[ConfigLayer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
     """All values as written, the folders among them made absolute, and where each value is."""
     merged: dict[str, Any] = {}
     default: dict[str, Any] = {}
     for path, names in _FOLDERS.items():
         put(default, path, list(names))
-    defaults = Layer(DEFAULT, default, _default_place, base)
+    defaults = ConfigLayer(DEFAULT, default, _default_place, base)
     folders: dict[Keys, tuple[str, ...]] = {}
     origins: dict[str, str] = {}
     for layer in (defaults, *layers):
@@ -361,7 +369,7 @@ def _default_place(_: Keys) -> Location:
     return Location(DEFAULT)
 
 
-def _listed(layer: Layer, path: Keys) -> list[str]:
+def _listed(layer: ConfigLayer, path: Keys) -> list[str]:
     here: Any = layer.data
     for key in path:
         here = here.get(key) if isinstance(here, Mapping) else None

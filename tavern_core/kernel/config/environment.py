@@ -28,7 +28,7 @@ from tavern_core.kernel.config.config_key_lookup import (
     shape_of,
     spelt,
 )
-from tavern_core.kernel.config.layer_reading import Layer
+from tavern_core.kernel.config.layer_reading import ConfigLayer
 from tavern_core.kernel.config.places import PREFIX
 from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import did_you_mean
@@ -56,15 +56,15 @@ def value_from_text(path: Keys, text: str) -> Any:
     """
     try:
         return _flow(text) if path[0] in FREE and len(path) > 1 else _value(path, text.strip())
-    except _Wrong as error:
+    except _InvalidText as error:
         raise ConfigInvalid(f"{'.'.join(path)}: {error.args[0]}", hint=error.args[1]) from None
 
 
-class _Wrong(ValueError):
+class _InvalidText(ValueError):
     """A text that is invalid at its place. args: message, hint."""
 
 
-def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ...] = ()) -> Layer:
+def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ...] = ()) -> ConfigLayer:
     """The layer of all TAVERN_* variables of `env`.
 
     Args:
@@ -79,7 +79,7 @@ def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ..
             if path is None:
                 continue
             value = _value(path, env[name].strip())
-        except _Wrong as error:
+        except _InvalidText as error:
             findings.append(Finding(ConfigInvalid.code, f"{name}: {error.args[0]}", error.args[1], Location(name)))
             continue
         if name == "TAVERN_DISABLE_PLUGINS":
@@ -94,7 +94,7 @@ def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ..
         found = next((names[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in names), "environment")
         return Location(found, pointer=".".join(keys))
 
-    return Layer("environment", canonical(data)[0], locate, cwd, tuple(findings))
+    return ConfigLayer("environment", canonical(data)[0], locate, cwd, tuple(findings))
 
 
 def _path(name: str) -> Keys | None:
@@ -110,13 +110,17 @@ def _path(name: str) -> Keys | None:
         if (model := section_of(section)) is not None:
             key = spelt(model, word)
             if key in FREE and not path:
-                raise _Wrong(f"{key!r} has keys of its own", "set TAVERN_SETTINGS to {key: value}, or use tavern.yaml")
+                raise _InvalidText(
+                    f"{key!r} has keys of its own", "set TAVERN_SETTINGS to {key: value}, or use tavern.yaml"
+                )
             if key is None:
-                raise _Wrong(f"there is no key {word!r}" + (f" in {path[0]!r}" if path else ""), _nearest(model, word))
+                raise _InvalidText(
+                    f"there is no key {word!r}" + (f" in {path[0]!r}" if path else ""), _nearest(model, word)
+                )
         elif shape_of(section)[0] == "mapping":
             key = word.lower().replace("_", "-")  # names of groups and plugins: variables have no other letters
         else:
-            raise _Wrong(f"{'.'.join(path)} is a single value", f"set {PREFIX}{'__'.join(words[: len(path)])}")
+            raise _InvalidText(f"{'.'.join(path)} is a single value", f"set {PREFIX}{'__'.join(words[: len(path)])}")
         path.append(key)
         section = annotation_at(tuple(path))
     return tuple(path)
@@ -137,7 +141,7 @@ def _value(path: Keys, text: str) -> Any:
         case "mapping" | "section":
             return _mapping(text)
         case _ if not text:
-            raise _Wrong("is empty", "unset it, or give a value" + (" (or `null`)" if optional else ""))
+            raise _InvalidText("is empty", "unset it, or give a value" + (" (or `null`)" if optional else ""))
         case "boolean":
             return _boolean(text)
         case "integer":
@@ -150,7 +154,7 @@ def _list(text: str) -> list[Any]:
     if text.startswith("["):
         value = _flow(text)
         if not isinstance(value, list):
-            raise _Wrong(f"{text!r:.60} is not a list", "write a,b or [a, b]")
+            raise _InvalidText(f"{text!r:.60} is not a list", "write a,b or [a, b]")
         return value
     return [part for piece in text.split(",") if (part := piece.strip())]
 
@@ -158,7 +162,7 @@ def _list(text: str) -> list[Any]:
 def _mapping(text: str) -> dict[str, Any]:
     value = _flow(text) if text else {}
     if not isinstance(value, dict):
-        raise _Wrong(f"{text!r:.60} is not a mapping", 'write {key: value} or {"key": "value"}')
+        raise _InvalidText(f"{text!r:.60} is not a mapping", 'write {key: value} or {"key": "value"}')
     return value
 
 
@@ -167,18 +171,18 @@ def _flow(text: str) -> Any:
 
     document = read_yaml(text, "value")
     if not document.is_readable:
-        raise _Wrong(document.findings[0].message, document.findings[0].hint or "write it as JSON")
+        raise _InvalidText(document.findings[0].message, document.findings[0].hint or "write it as JSON")
     return document.data
 
 
 def _boolean(text: str) -> bool:
     if text.lower() in _YES | _NO:
         return text.lower() in _YES
-    raise _Wrong(f"{text!r:.60} is neither true nor false", "write true or false")
+    raise _InvalidText(f"{text!r:.60} is neither true nor false", "write true or false")
 
 
 def _integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise _Wrong(f"{text!r:.60} is not a whole number", "write digits, for example 500") from None
+        raise _InvalidText(f"{text!r:.60} is not a whole number", "write digits, for example 500") from None

@@ -28,7 +28,7 @@ _PLACE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ConfigLayer:
     """Values of one source, keys in the file's spelling.
 
     Args:
@@ -50,13 +50,13 @@ class Layer:
         return f"{where.file}:{where.line}" if where.line else where.file
 
 
-def mapping_layer(name: str, data: Mapping[str, Any], base: Path) -> Layer:
+def mapping_layer(name: str, data: Mapping[str, Any], base: Path) -> ConfigLayer:
     """Values given by the program: nested, or with dotted keys such as ``limits.timeoutMs``."""
     values, twice = canonical(_undotted(data))
-    return Layer(name, values, lambda path: Location(name, pointer=".".join(path)), base, _twice(twice, name))
+    return ConfigLayer(name, values, lambda path: Location(name, pointer=".".join(path)), base, _twice(twice, name))
 
 
-def yaml_layer(path: Path) -> Layer:
+def yaml_layer(path: Path) -> ConfigLayer:
     """tavern.yaml or config.yaml."""
     from tavern_core.kernel.text.yaml_reader import read_yaml
 
@@ -73,10 +73,10 @@ def yaml_layer(path: Path) -> Layer:
         where = Location(str(path), 1, 1)
         findings += (Finding(_CODE, "the file must be a mapping of sections", "for example `limits:`", where),)
     data, twice = canonical(document.data) if isinstance(document.data, dict) else ({}, [])
-    return Layer(str(path), data, locate, path.parent, (*findings, *_twice(twice, str(path), locate)))
+    return ConfigLayer(str(path), data, locate, path.parent, (*findings, *_twice(twice, str(path), locate)))
 
 
-def toml_layer(path: Path) -> Layer | None:
+def toml_layer(path: Path) -> ConfigLayer | None:
     """``[tool.tavern]`` of pyproject.toml; None when it has none. Mistakes elsewhere in the file are not ours to report."""
     from tavern_core.kernel.text.document import decode
 
@@ -107,15 +107,15 @@ def toml_layer(path: Path) -> Layer | None:
         problems += (Finding(_CODE, "[tool.tavern] must be a table", "for example `[tool.tavern.limits]`", locate(())),)
         table = {}
     data, twice = canonical(table)
-    return Layer(str(path), data, locate, path.parent, (*problems, *_twice(twice, str(path), locate)))
+    return ConfigLayer(str(path), data, locate, path.parent, (*problems, *_twice(twice, str(path), locate)))
 
 
-def file_layer(path: Path) -> Layer | None:
+def file_layer(path: Path) -> ConfigLayer | None:
     """A configuration file of any kind."""
     return toml_layer(path) if path.suffix == ".toml" else yaml_layer(path)
 
 
-def find_project_layer(start: Path) -> tuple[Layer | None, list[Finding]]:
+def find_project_layer(start: Path) -> tuple[ConfigLayer | None, list[Finding]]:
     """The first tavern.yaml or pyproject.toml with [tool.tavern] in `start` or a folder above, and what was odd.
 
     A file further up that another user owns is ignored: its owner could point this host at their plugins.
@@ -123,7 +123,7 @@ def find_project_layer(start: Path) -> tuple[Layer | None, list[Finding]]:
     odd: list[Finding] = []
     for folder in (start, *start.parents):
         found = [folder / name for name in (PROJECT_FILE, PYPROJECT) if (folder / name).is_file()]
-        layers: list[Layer] = []
+        layers: list[ConfigLayer] = []
         for path in found:
             if folder != start and _belongs_to_another(path):
                 message = f"{path} belongs to another user and is not used"

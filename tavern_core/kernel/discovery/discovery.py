@@ -30,8 +30,8 @@ from tavern_core.kernel.discovery.distributions import (
     is_current,
 )
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
-from tavern_core.kernel.discovery.index import CODE, Candidate, Index, Row
-from tavern_core.kernel.discovery.other_formats import MARKS, Root, marked
+from tavern_core.kernel.discovery.index import CODE, DiscoveryIndex, IndexedPlugin, PluginLocation
+from tavern_core.kernel.discovery.other_formats import MARKS, PluginRoot, marker_file
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.naming_rules import is_plugin_name
 from tavern_core.model.nearest import fold
@@ -55,7 +55,7 @@ class Discovery:
 
     plugins: tuple[FoundPlugin, ...]
     diagnostics: tuple[Diagnostic, ...]
-    _index: Index = field(repr=False, compare=False)
+    _index: DiscoveryIndex = field(repr=False, compare=False)
 
     def store_code(
         self,
@@ -85,7 +85,7 @@ class Discovery:
 @collector_paused()
 def discover(
     *,
-    roots: Sequence[Path | Root] = (),
+    roots: Sequence[Path | PluginRoot] = (),
     entry_points: bool = True,
     index_file: Path | None = None,
     sys_path: Sequence[str] | None = None,
@@ -93,7 +93,7 @@ def discover(
     """Find every plugin in `roots` and among the installed distributions.
 
     Args:
-        roots: folders that hold ``<name>/plugin.yaml`` (a `Root` may say: in another format); the project's own first. A missing
+        roots: folders that hold ``<name>/plugin.yaml`` (a `PluginRoot` may say: in another format); the project's own first. A missing
             one is fine.
         entry_points: look for the entry-point group `tavern.plugins`.
         index_file: where the index is stored (the name gets a suffix per environment); None: no index.
@@ -102,10 +102,10 @@ def discover(
     Returns:
         What was found. Never raises because of what is in a plugin.
     """
-    folders = [root if isinstance(root, Root) else Root(root) for root in roots]
+    folders = [root if isinstance(root, PluginRoot) else PluginRoot(root) for root in roots]
     paths = _paths(sys.path if sys_path is None else sys_path, expand=sys_path is not None) if entry_points else []
-    index = Index(index_file, paths, [f"{root.source} {root.is_trusted:d} {root.path}" for root in folders])
-    looking = _Looking(index, paths, is_own_path=sys_path is None)
+    index = DiscoveryIndex(index_file, paths, [f"{root.source} {root.is_trusted:d} {root.path}" for root in folders])
+    looking = _DiscoveryRun(index, paths, is_own_path=sys_path is None)
     looking.folders(folders)
     if entry_points:
         looking.installed()
@@ -166,10 +166,10 @@ def _name(plugin: FoundPlugin) -> str:
     return plugin.row.name
 
 
-class _Looking:
+class _DiscoveryRun:
     """One discovery. Used once."""
 
-    def __init__(self, index: Index, paths: Sequence[str], *, is_own_path: bool) -> None:
+    def __init__(self, index: DiscoveryIndex, paths: Sequence[str], *, is_own_path: bool) -> None:
         self.found: list[FoundPlugin] = []
         self.diagnostics: list[Diagnostic] = []
         self._index = index
@@ -181,7 +181,7 @@ class _Looking:
 
     # Folders -----------------------------------------------------------------------------------------------------------
 
-    def folders(self, roots: Sequence[Root]) -> None:
+    def folders(self, roots: Sequence[PluginRoot]) -> None:
         for number, root in enumerate(roots):
             for candidate in self._in_root(number, root):
                 row, folder = self._index.rows.get(candidate.key), self._real(candidate.folder)
@@ -189,7 +189,7 @@ class _Looking:
                     row = self._read(candidate, folder, "")
                 self._add(candidate, row)
 
-    def _in_root(self, number: int, root: Root) -> Iterator[Candidate]:
+    def _in_root(self, number: int, root: PluginRoot) -> Iterator[PluginLocation]:
         try:
             with os.scandir(root.path) as listing:
                 items = sorted(listing, key=lambda item: item.name)
@@ -212,12 +212,12 @@ class _Looking:
             if name.startswith(".") or name.endswith(".disabled") or name in _NOT_PLUGINS:
                 continue
             try:
-                if not item.is_dir() or (root.source != "folder" and not marked(os.listdir(item), root.source)):  # noqa: PTH208
+                if not item.is_dir() or (root.source != "folder" and not marker_file(os.listdir(item), root.source)):  # noqa: PTH208
                     continue
             except OSError:
                 continue  # a loop of links, or a folder that others may not see
             key = item.path if root.source == "folder" else f"{root.source} {root.is_trusted:d} {item.path}"
-            yield Candidate(root.source, key, name, item.path, number, is_trusted=root.is_trusted)
+            yield PluginLocation(root.source, key, name, item.path, number, is_trusted=root.is_trusted)
 
     # Installed ---------------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class _Looking:
         listings = {entry.path: entry.names for entry in entries if entry.names is not None}
         return PackageFinder(self._paths, listings, ask_hooks=self._is_own_path)
 
-    def _locate(self, candidate: Candidate, finder: PackageFinder, row: Row | None) -> Row:
+    def _locate(self, candidate: PluginLocation, finder: PackageFinder, row: IndexedPlugin | None) -> IndexedPlugin:
         place = finder.find(candidate.module)
         if place is None or place.kind != "package" or ":" in candidate.value:
             from tavern_core.kernel.discovery.refused_entry import refuse_entry
@@ -282,7 +282,7 @@ class _Looking:
         path = os.path.join(self._real_folders[above], name)  # noqa: PTH118
         return os.path.realpath(path) if not name.strip(".") or os.path.islink(path) else path  # noqa: PTH114
 
-    def _read(self, candidate: Candidate, folder: str, prefix: str) -> Row:
+    def _read(self, candidate: PluginLocation, folder: str, prefix: str) -> IndexedPlugin:
         from tavern_core.kernel.discovery.plugin_reader import read_plugin, unreadable
 
         old = self._index.rows.get(candidate.key)
@@ -295,11 +295,11 @@ class _Looking:
         self._keep(row)
         return row
 
-    def _keep(self, row: Row) -> None:
+    def _keep(self, row: IndexedPlugin) -> None:
         self._index.rows[row.key] = row
         self._index.is_changed = True
 
-    def _add(self, candidate: Candidate, row: Row) -> None:
+    def _add(self, candidate: PluginLocation, row: IndexedPlugin) -> None:
         self._seen.add(row.key)
         self.found.append(FoundPlugin(candidate, row))
 
@@ -315,10 +315,10 @@ class _Looking:
             self._index.is_changed = True
 
 
-def _candidates(found: Distribution) -> Iterator[Candidate]:
+def _candidates(found: Distribution) -> Iterator[PluginLocation]:
     for name, value in found.entries:
         key = f"{found.key} {found.version} {name} = {value}"
-        yield Candidate("entry_point", key, name, "", 0, found, value)
+        yield PluginLocation("entry_point", key, name, "", 0, found, value)
 
 
 def _paths(paths: Sequence[str], *, expand: bool) -> list[str]:

@@ -18,12 +18,12 @@ from tavern_core.kernel.discovery.index import (
     CODE,
     MANIFEST,
     TOOLS,
-    Candidate,
-    Row,
+    IndexedPlugin,
+    PluginLocation,
     finding_of,
     unpack_tools,
 )
-from tavern_core.kernel.discovery.manifest_facts import Facts
+from tavern_core.kernel.discovery.manifest_facts import ManifestFacts
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles, PluginFiles, ZipFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.model.plugin_status import Source
@@ -42,8 +42,8 @@ class FoundPlugin:
     `findings` with an error mean that it is failed; then `manifest` is None and the facts hold what could be read.
     """
 
-    candidate: Candidate
-    row: Row = field(repr=False)
+    candidate: PluginLocation
+    row: IndexedPlugin = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -56,9 +56,9 @@ class FoundPlugin:
         return self.candidate.source
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> ManifestFacts:
         """The light half of the manifest."""
-        return Facts.from_json(self.row.facts)
+        return ManifestFacts.from_json(self.row.facts)
 
     @property
     def version(self) -> str:

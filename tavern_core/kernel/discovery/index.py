@@ -35,7 +35,7 @@ _MOST_FILES: Final = 16
 """The number of stored indexes of other environments."""
 
 
-class Candidate(NamedTuple):
+class PluginLocation(NamedTuple):
     """Somewhere a plugin may be."""
 
     source: Source
@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
         return self.value.partition("[")[0].partition(":")[0].strip()
 
 
-class Details:
+class IndexedDetails:
     """The heavy half of a row: JSON texts, left in the index's bytes until needed.
 
     0 the manifest · 1 the declared tools · 2 what the code gave when it was last active
@@ -102,7 +102,7 @@ class _Text(bytes):
 
 
 @dataclass(slots=True)
-class Row:
+class IndexedPlugin:
     """What the index keeps of one plugin; every field is JSON. Each start builds hundreds, so its heavy half is decoded on demand."""
 
     key: str
@@ -127,13 +127,13 @@ class Row:
     tools_digest: str = ""
     """Of what its tool files and inline tools say, and of what is wrong with them."""
     facts: list[Any] = field(default_factory=list)
-    """The light half of the manifest (`Facts.to_json`)."""
+    """The light half of the manifest (`ManifestFacts.to_json`)."""
     findings: list[list[Any]] = field(default_factory=list)
     tool_findings: list[list[Any]] = field(default_factory=list)
-    details: Details = field(default_factory=Details)
+    details: IndexedDetails = field(default_factory=IndexedDetails)
 
     def light(self) -> list[Any]:
-        """The fields that every start needs, in their order: ``Row(*row.light(), row.details)`` is the same row."""
+        """The fields that every start needs, in their order: ``IndexedPlugin(*row.light(), row.details)`` is the same row."""
         return [
             self.key, self.folder, self.name, self.prefix, self.source_folder, self.watched, self.is_settled,
             self.is_failed, self.ids, self.has_python, self.digest, self.tools_digest, self.facts, self.findings,
@@ -146,7 +146,7 @@ class Row:
 
 
 MANIFEST, TOOLS, CODE = range(3)
-"""The numbers of the texts in `Details`."""
+"""The numbers of the texts in `IndexedDetails`."""
 
 
 def finding_row(finding: Finding) -> list[Any]:
@@ -191,12 +191,12 @@ def unpack_tools(data: Any, findings: tuple[Finding, ...] = ()) -> DeclaredTools
     )
 
 
-class Index:
+class DiscoveryIndex:
     """What is remembered for one interpreter, path and set of roots."""
 
     def __init__(self, file: Path | None, paths: Sequence[str], roots: Iterable[str]) -> None:
         self.paths: dict[str, PathEntry] = {}
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, IndexedPlugin] = {}
         self.is_changed = False
         self._key = _key(paths, roots)
         self._file = None if file is None else file.with_name(f"{file.stem}-{self._key}{file.suffix or '.json'}")
@@ -219,7 +219,7 @@ class Index:
             data = json.loads(str(memoryview(content)[start : heavy - 1], "ascii"))
             self.paths = {row[0]: _entry(row) for row in data["paths"]}
             for length, at, *light in data["rows"]:
-                self.rows[light[0]] = Row(*(*light, Details(content, heavy + at, length)))
+                self.rows[light[0]] = IndexedPlugin(*(*light, IndexedDetails(content, heavy + at, length)))
         except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
             self.paths, self.rows = {}, {}
 

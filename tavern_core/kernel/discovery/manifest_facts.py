@@ -1,6 +1,6 @@
 """What the host needs to know about a plugin before activation, small enough to store for hundreds.
 
-A `Facts` is the light half of a manifest: it comes out of the index without pydantic and answers every question asked at
+A `ManifestFacts` is the light half of a manifest: it comes out of the index without pydantic and answers every question asked at
 open (is it granted, does it start, what must come first, what does it contribute). The full Manifest is built on demand.
 """
 
@@ -23,7 +23,7 @@ CONTRIBUTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ManifestFacts:
     """The light half of a manifest. Section names are as in YAML (camelCase)."""
 
     name: str
@@ -59,7 +59,7 @@ class Facts:
         ]  # fmt: skip
 
     @classmethod
-    def from_json(cls, row: list[Any]) -> Facts:
+    def from_json(cls, row: list[Any]) -> ManifestFacts:
         """The inverse of `to_json`."""
         (name, version, display, description, requested, start, isolation, sections, declared, before, after, depends,
          slots, host, tested, aliases, tools, off) = row  # fmt: skip
@@ -70,7 +70,7 @@ class Facts:
         )  # fmt: skip
 
 
-def facts_of(manifest: Manifest) -> Facts:
+def facts_of(manifest: Manifest) -> ManifestFacts:
     """The light half of a manifest."""
     from tavern_core.contract.permissions import requested_permissions
     from tavern_core.model.manifest import Entry
@@ -80,7 +80,7 @@ def facts_of(manifest: Manifest) -> Facts:
     sections |= {name for name in ("tools", "nodes", "frontend", "skills") if getattr(manifest, name) is not None}
     if manifest.config_options:
         sections.add("configOptions")
-    return Facts(
+    return ManifestFacts(
         name=manifest.name,
         version=manifest.version,
         display_name=manifest.display_name,

@@ -1,6 +1,6 @@
 """Folders in the formats of other systems, which are found beside plugins: VCP plugins and skills.
 
-What makes a folder one of them is a file. It is translated into a plugin (`kernel/manifest/translated.py`) and from then on treated like
+What makes a folder one of them is a file. It is translated into a plugin (`kernel/manifest/translated_plugin.py`) and from then on treated like
 any other: indexed, judged, reviewed, granted. Code in it is never imported.
 """
 
@@ -16,7 +16,7 @@ from tavern_core.model.skill import SCRIPTS, SKILL_FILES
 
 if TYPE_CHECKING:
     from tavern_core.kernel.files.plugin_file_reader import PluginFiles
-    from tavern_core.kernel.manifest.translated import Translated
+    from tavern_core.kernel.manifest.translated_plugin import TranslatedPlugin
 
 MARKS: Final[Mapping[Source, tuple[str, ...]]] = {"vcp": ("plugin-manifest.json",), "skill": SKILL_FILES}
 """What makes a folder one of these."""
@@ -25,7 +25,7 @@ WATCHED: Final[Mapping[Source, tuple[str, ...]]] = {"vcp": MARKS["vcp"], "skill"
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class PluginRoot:
     """A folder whose folders are plugins."""
 
     path: Path
@@ -34,13 +34,13 @@ class Root:
     """For skills: the operator's own folder."""
 
 
-def marked(names: Iterable[str], source: Source) -> str:
+def marker_file(names: Iterable[str], source: Source) -> str:
     """The name of the file that makes a folder with these names one of `source`; empty where it is none."""
     there = set(names)
     return next((name for name in MARKS.get(source, ()) if name in there), "")
 
 
-def translate(source: Source, folder: str, content: bytes, files: PluginFiles, *, is_trusted: bool) -> Translated:
+def translate(source: Source, folder: str, content: bytes, files: PluginFiles, *, is_trusted: bool) -> TranslatedPlugin:
     """The plugin that a folder is.
 
     Args:
@@ -65,14 +65,14 @@ def name_of(source: Source, folder: str) -> str:
 
 def roots_of(
     plugins: Sequence[str], vcp: Sequence[str], project_skills: Sequence[str], user_skills: Sequence[str]
-) -> list[Root]:
+) -> list[PluginRoot]:
     """All folders to look in; of two skills of one name that of the project is used.
 
     A folder that is the project's and the user's, because the project is the home folder, is the user's.
     """
     return [
-        *(Root(Path(path)) for path in plugins),
-        *(Root(Path(path), "vcp") for path in vcp),
-        *(Root(Path(path), "skill", is_trusted=False) for path in project_skills if path not in user_skills),
-        *(Root(Path(path), "skill") for path in user_skills),
+        *(PluginRoot(Path(path)) for path in plugins),
+        *(PluginRoot(Path(path), "vcp") for path in vcp),
+        *(PluginRoot(Path(path), "skill", is_trusted=False) for path in project_skills if path not in user_skills),
+        *(PluginRoot(Path(path), "skill") for path in user_skills),
     ]

@@ -27,7 +27,7 @@ _OWN_FINDERS: Final[tuple[object, ...]] = (BuiltinImporter, FrozenImporter, Path
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PackageLocation:
     """Where one name was found."""
 
     kind: Literal["package", "namespace", "module"]
@@ -55,13 +55,13 @@ class PackageFinder:
         self._ask_hooks = ask_hooks
         self._mapping: dict[str, str] | None = None
 
-    def find(self, module: str) -> Place | None:
+    def find(self, module: str) -> PackageLocation | None:
         """The place of a module, package or namespace package; None if it does not exist or the name is not a module name."""
         parts = module.split(".")
         if not all(part.isidentifier() for part in parts):
             return None
         where: Sequence[str] = self._paths
-        found: Place | None = None
+        found: PackageLocation | None = None
         for depth, part in enumerate(parts):
             found = self._search(part, where)
             if found is None and depth == 0:
@@ -73,7 +73,7 @@ class PackageFinder:
                 where = (os.path.join(found.folder, found.prefix) if found.prefix else found.folder,)  # noqa: PTH118
         return found
 
-    def _search(self, name: str, where: Sequence[str]) -> Place | None:
+    def _search(self, name: str, where: Sequence[str]) -> PackageLocation | None:
         portions: list[str] = []
         files = [name + suffix for suffix in _SUFFIXES]
         for entry in where:
@@ -88,12 +88,12 @@ class PackageFinder:
                 folder = os.path.join(entry, name)  # noqa: PTH118
                 inner = self._listing(folder)
                 if inner is not None and not inner.isdisjoint(_INITS):
-                    return Place("package", folder)
+                    return PackageLocation("package", folder)
             if not names.isdisjoint(files):
-                return Place("module", entry)
+                return PackageLocation("module", entry)
             if name in names and self._listing(folder) is not None:
                 portions.append(folder)
-        return Place("namespace", portions=tuple(portions)) if portions else None
+        return PackageLocation("namespace", portions=tuple(portions)) if portions else None
 
     def _listing(self, folder: str) -> frozenset[str] | None:
         """The names in a folder; None when it is none."""
@@ -106,18 +106,18 @@ class PackageFinder:
 
     # Archives ----------------------------------------------------------------------------------------------------------
 
-    def _search_zip(self, name: str, entry: str) -> Place | None:
+    def _search_zip(self, name: str, entry: str) -> PackageLocation | None:
         archive = self._archive(entry)
         if archive is None:
             return None
         path, prefix, names = archive
         inner = f"{prefix}{name}/"
         if any(inner + init in names for init in _INITS[:2]):
-            return Place("package", path, inner)
+            return PackageLocation("package", path, inner)
         if any(f"{prefix}{name}{suffix}" in names for suffix in (".py", ".pyc")):
-            return Place("module", path)
+            return PackageLocation("module", path)
         if any(member.startswith(inner) for member in names):
-            return Place("namespace", portions=(os.path.join(path, inner),))  # noqa: PTH118
+            return PackageLocation("namespace", portions=(os.path.join(path, inner),))  # noqa: PTH118
         return None
 
     def _archive(self, entry: str) -> tuple[str, str, frozenset[str]] | None:
@@ -128,7 +128,7 @@ class PackageFinder:
 
     # Editable installs -------------------------------------------------------------------------------------------------
 
-    def _from_hooks(self, name: str) -> Place | None:
+    def _from_hooks(self, name: str) -> PackageLocation | None:
         if not self._ask_hooks:
             return None
         for finder in sys.meta_path:
@@ -143,13 +143,13 @@ class PackageFinder:
                 continue
             portions = tuple(str(p) for p in spec.submodule_search_locations or ())
             if not portions:
-                return Place("module", str(spec.origin or ""))
+                return PackageLocation("module", str(spec.origin or ""))
             if spec.origin and spec.has_location:
-                return Place("package", os.path.dirname(str(spec.origin)), portions=portions)  # noqa: PTH120
-            return Place("namespace", portions=portions)
+                return PackageLocation("package", os.path.dirname(str(spec.origin)), portions=portions)  # noqa: PTH120
+            return PackageLocation("namespace", portions=portions)
         return None
 
-    def _from_mapping(self, name: str) -> Place | None:
+    def _from_mapping(self, name: str) -> PackageLocation | None:
         """From the file that setuptools' editable installs leave: ``__editable___x_finder.py`` holds ``MAPPING``."""
         if self._mapping is None:
             self._mapping = {}
@@ -162,8 +162,8 @@ class PackageFinder:
             return None
         inner = self._listing(target)
         if inner is not None and any(init in inner for init in _INITS):
-            return Place("package", target)
-        return Place("module", target) if inner is None else Place("namespace", portions=(target,))
+            return PackageLocation("package", target)
+        return PackageLocation("module", target) if inner is None else PackageLocation("namespace", portions=(target,))
 
 
 def _open_archive(entry: str) -> tuple[str, str, frozenset[str]] | None:

@@ -1,6 +1,6 @@
 """Reading one plugin for the first time, or again after an edit: plugin.yaml, its tools, and whether names agree.
 
-The result is a `Row`: everything worth remembering, broken plugins included. Imported only when something must be read; a
+The result is a `IndexedPlugin`: everything worth remembering, broken plugins included. Imported only when something must be read; a
 warm start never gets here.
 """
 
@@ -18,13 +18,13 @@ from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.discovery.index import (
     MANIFEST,
     TOOLS,
-    Candidate,
-    Row,
+    IndexedPlugin,
+    PluginLocation,
     finding_row,
     pack_tools,
 )
-from tavern_core.kernel.discovery.manifest_facts import Facts, facts_of
-from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marked, name_of, translate
+from tavern_core.kernel.discovery.manifest_facts import ManifestFacts, facts_of
+from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marker_file, name_of, translate
 from tavern_core.kernel.files.file_stamp import compact_stamp_at, is_settled
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
@@ -37,14 +37,14 @@ CODE: Final = "MANIFEST_INVALID"
 _LOOKALIKES: Final = ("plugin.yml", "Plugin.yaml", "plugin.json", "plugin.toml", "manifest.yaml", "plugin.yaml.txt")
 
 
-def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row:
+def read_plugin(candidate: PluginLocation, folder: str, prefix: str, now: int) -> IndexedPlugin:
     """Read the plugin in `folder` (or in the folder `prefix` of the archive `folder`).
 
     Args:
         candidate: how it was found.
         now: nanoseconds since the epoch, from before anything was read.
     """
-    row = Row(candidate.key, folder, candidate.name, prefix)
+    row = IndexedPlugin(candidate.key, folder, candidate.name, prefix)
     if candidate.source in MARKS:
         return _read_translated(row, candidate, now)
     if candidate.distribution is not None and not prefix:
@@ -72,8 +72,13 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
 
 
 def _filled(
-    row: Row, facts: Facts, manifest: Manifest, findings: Sequence[Finding], tools: DeclaredTools, now: int
-) -> Row:
+    row: IndexedPlugin,
+    facts: ManifestFacts,
+    manifest: Manifest,
+    findings: Sequence[Finding],
+    tools: DeclaredTools,
+    now: int,
+) -> IndexedPlugin:
     """The row with what was read."""
     row.name = facts.name
     row.facts = facts.to_json()
@@ -91,12 +96,12 @@ def _filled(
     return row
 
 
-def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
+def _read_translated(row: IndexedPlugin, candidate: PluginLocation, now: int) -> IndexedPlugin:
     """Read a folder in the format of another system; whatever code is in it, none is ever imported."""
     _watch(row, now, "", *(f"/{name}" for name in WATCHED[candidate.source]))
     files = FoundPlugin(candidate, row).files
     assert files is not None
-    mark = marked(files.names(".") or (), candidate.source)
+    mark = marker_file(files.names(".") or (), candidate.source)
     content = files.read(mark) if mark else None
     if content is None:
         problem = (files.problem(mark) if mark else "") or f"{mark or 'the folder'} cannot be read"
@@ -114,27 +119,29 @@ def _read_translated(row: Row, candidate: Candidate, now: int) -> Row:
     return _filled(row, facts, found.manifest, found.findings, found.tools, now)
 
 
-def unreadable(candidate: Candidate, folder: str, prefix: str, error: Exception) -> Row:
+def unreadable(candidate: PluginLocation, folder: str, prefix: str, error: Exception) -> IndexedPlugin:
     """The row of a plugin with an unexpected read error; read again at the next start."""
-    row = Row(candidate.key, folder, candidate.name, prefix, is_settled=False)
+    row = IndexedPlugin(candidate.key, folder, candidate.name, prefix, is_settled=False)
     message = f"the plugin cannot be read: {type(error).__name__}: {error}"
     hint = "look at the file it names; if it is in order, please report this"
     return _failed(row, candidate, [Finding(CODE, message, hint, Location(MANIFEST_FILE))])
 
 
-def _failed(row: Row, candidate: Candidate, findings: Sequence[Finding], reading: ManifestReading | None = None) -> Row:
+def _failed(
+    row: IndexedPlugin, candidate: PluginLocation, findings: Sequence[Finding], reading: ManifestReading | None = None
+) -> IndexedPlugin:
     """A plugin that cannot be used is a row like any other, under the best name there is."""
     written = reading.written_name if reading is not None else ""
     name = written if is_plugin_name(written) else candidate.name
     data = reading.document.data if reading is not None else None
     version = data.get("version") if isinstance(data, dict) else None
     row.name, row.is_failed = name, True
-    row.facts = Facts(name, version if isinstance(version, str) else "").to_json()
+    row.facts = ManifestFacts(name, version if isinstance(version, str) else "").to_json()
     row.findings = [finding_row(finding) for finding in findings]
     return row
 
 
-def _watch(row: Row, now: int, *tails: str) -> None:
+def _watch(row: IndexedPlugin, now: int, *tails: str) -> None:
     for tail in tails:
         stamp = compact_stamp_at(row.folder + tail)
         row.watched[tail] = stamp
@@ -161,7 +168,7 @@ def unreadable_manifest(files: PluginFiles) -> Finding | None:
     return None
 
 
-def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
+def _no_manifest(candidate: PluginLocation, files: PluginFiles) -> Finding:
     if found := unreadable_manifest(files):
         return found
     where = Location(MANIFEST_FILE)
@@ -176,7 +183,7 @@ def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
     return Finding(CODE, message, hint, where)
 
 
-def _name_findings(candidate: Candidate, manifest: Manifest, reading: ManifestReading) -> Iterator[Finding]:
+def _name_findings(candidate: PluginLocation, manifest: Manifest, reading: ManifestReading) -> Iterator[Finding]:
     """Warnings where the plugin's name or version is not what its folder or distribution says (FEATURES E4, E5)."""
     name, found = manifest.name, candidate.distribution
 

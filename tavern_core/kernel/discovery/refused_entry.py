@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tavern_core.errors import Finding
-from tavern_core.kernel.discovery.index import Candidate, Row, finding_row
-from tavern_core.kernel.discovery.manifest_facts import Facts
-from tavern_core.kernel.discovery.package_locator import Place
+from tavern_core.kernel.discovery.index import IndexedPlugin, PluginLocation, finding_row
+from tavern_core.kernel.discovery.manifest_facts import ManifestFacts
+from tavern_core.kernel.discovery.package_locator import PackageLocation
 
 
-def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
+def refuse_entry(candidate: PluginLocation, place: PackageLocation | None) -> IndexedPlugin:
     """The row of an entry point that cannot be a plugin; looked for again at the next start: the repair may be in a folder that is
     not watched."""
     module, found = candidate.module, candidate.distribution
@@ -28,5 +28,7 @@ def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
     else:
         message = f"{entry} names a namespace package; a plugin is a regular package"
         hint = f"add an __init__.py to {module.replace('.', '/')}/"
-    facts, findings = Facts(candidate.name).to_json(), [finding_row(Finding("MANIFEST_INVALID", message, hint))]
-    return Row(candidate.key, "", candidate.name, is_settled=False, is_failed=True, facts=facts, findings=findings)
+    facts, findings = ManifestFacts(candidate.name).to_json(), [finding_row(Finding("MANIFEST_INVALID", message, hint))]
+    return IndexedPlugin(
+        candidate.key, "", candidate.name, is_settled=False, is_failed=True, facts=facts, findings=findings
+    )

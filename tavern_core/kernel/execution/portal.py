@@ -18,7 +18,7 @@ T = TypeVar("T")
 COPIED_HINT = "open a separate host in the forked process"
 
 
-def copied(owner: int) -> str:
+def fork_problem(owner: int) -> str:
     """What is wrong with a copy of an open host.
 
     Args:
@@ -122,7 +122,7 @@ class Portal:
         if self._closed:
             raise UsageError("this host is closed", hint="open another with Tavern.open(...)")
         if self._copied_from:
-            raise UsageError(copied(self._copied_from), hint=COPIED_HINT)
+            raise UsageError(fork_problem(self._copied_from), hint=COPIED_HINT)
 
     def become_copy(self, owner: int) -> None:
         """In a forked child: only its memory was copied.

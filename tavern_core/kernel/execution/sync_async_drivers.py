@@ -39,7 +39,7 @@ class TimeLimit(Exception):
         """Abandoned work; done when it has ended."""
 
 
-class StoreSilent(TimeLimit):
+class StoreTimeout(TimeLimit):
     """The time was over before the store of the host answered; the tool has not begun. `is_asked`: the store may yet do it."""
 
     def __init__(self, is_asked: bool) -> None:
@@ -47,7 +47,7 @@ class StoreSilent(TimeLimit):
         self.is_asked = is_asked
 
 
-class LeftBehind(asyncio.CancelledError):
+class CancelledWhileRunning(asyncio.CancelledError):
     """The caller was cancelled, and what it waited for goes on in a thread: `goes_on` is done when that has ended."""
 
     def __init__(self, goes_on: Future[Any]) -> None:
@@ -55,7 +55,7 @@ class LeftBehind(asyncio.CancelledError):
         self.goes_on = goes_on
 
 
-class NeverBegan(asyncio.CancelledError):
+class CancelledBeforeStart(asyncio.CancelledError):
     """The caller was cancelled while the work still waited for its turn."""
 
     begun = False
@@ -66,7 +66,7 @@ def has_begun(error: BaseException) -> bool:
     return getattr(error, "begun", True) is not False
 
 
-class Mode(Protocol):
+class ExecutionMode(Protocol):
     """How blocking calls and awaitables are run. `seconds` is the time left, None: no limit; `owner`: whose work it is."""
 
     async def blocking(
@@ -112,10 +112,10 @@ class LoopMode:
         return await in_thread(self._hooks, function, args, seconds, owner)
 
     def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Awaitable[Any]:
-        return awaitable if seconds is None else bounded(awaitable, seconds)
+        return awaitable if seconds is None else wait_bounded(awaitable, seconds)
 
     async def until(self, future: Future[Any], seconds: float | None) -> bool:
-        return await settled(future, seconds)
+        return await wait_until_settled(future, seconds)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -208,7 +208,7 @@ def step_by_hand(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @types.coroutine
-def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
+def wait_bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
     """`await awaitable`, for at most `seconds`; then cancel it, and go on without it when it does not end.
 
     The coroutine is driven in the caller's own task: one that never suspends costs no timer and no task, which
@@ -304,7 +304,7 @@ async def _as_coroutine(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-async def settled(future: Future[Any], seconds: float | None) -> bool:
+async def wait_until_settled(future: Future[Any], seconds: float | None) -> bool:
     """Wait until work of another thread is done, and leave it as it is; False when it is not within `seconds`.
 
     `asyncio.wrap_future` would copy its state from one future to the other, and costs twice as much.
@@ -337,7 +337,7 @@ def _look(task: asyncio.Future[Any]) -> None:
 
 
 async def _waited(awaitable: Awaitable[Any], seconds: float | None) -> Any:
-    return await awaitable if seconds is None else await bounded(awaitable, seconds)
+    return await awaitable if seconds is None else await wait_bounded(awaitable, seconds)
 
 
 async def in_thread(
@@ -351,13 +351,13 @@ async def in_thread(
     """
     work = workers.submit(caught, function, args, owner=owner)
     try:
-        if not await settled(work, seconds):
+        if not await wait_until_settled(work, seconds):
             waited = workers.abandon(work)
             raise TimeLimit(stopped=waited, begun=not waited, goes_on=None if waited else work)
     except asyncio.CancelledError:
         if workers.abandon(work):
-            raise NeverBegan from None
-        raise LeftBehind(work) from None
+            raise CancelledBeforeStart from None
+        raise CancelledWhileRunning(work) from None
     answer, error = work.result()
     if error is not None:
         raise error

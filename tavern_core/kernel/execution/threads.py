@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tavern_core.errors import CallMisused
-from tavern_core.kernel.execution.portal import COPIED_HINT, copied
+from tavern_core.kernel.execution.portal import COPIED_HINT, fork_problem
 from tavern_core.model.event import THREADS_STUCK
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _MOST_KEPT: Final = 1_000
 """Owners that are remembered; further ones only while they have work."""
 
 
-class _Plugin:
+class _PluginQueue:
     """The work of all tools of a plugin."""
 
     __slots__ = ("running",)
@@ -46,26 +46,26 @@ class _Plugin:
         self.running = 0
 
 
-class _Line:
+class _OwnerQueue:
     """The work of one owner."""
 
     __slots__ = ("owner", "plugin", "running", "stuck", "waiting")
 
-    def __init__(self, owner: Owner, plugin: _Plugin) -> None:
+    def __init__(self, owner: Owner, plugin: _PluginQueue) -> None:
         self.owner = owner
         self.plugin = plugin
         self.running = 0
         """Stuck ones included."""
         self.stuck = 0
-        self.waiting: deque[_Work] = deque()
+        self.waiting: deque[_WorkItem] = deque()
 
 
-class _Work(Future[Any]):
+class _WorkItem(Future[Any]):
     """One thing to run."""
 
     is_running = is_stuck = False
     call: Callable[[], Any] | None = None
-    line: _Line
+    line: _OwnerQueue
 
 
 class ThreadPool:
@@ -85,10 +85,10 @@ class ThreadPool:
         self._name = name
         self._on_stuck = on_stuck
         self._lock = threading.Lock()
-        self._ready: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._lines: dict[Owner, _Line] = {}
-        self._plugins: dict[str, _Plugin] = {}
-        self._queue: dict[_Line, None] = {}
+        self._ready: queue.SimpleQueue[_WorkItem | None] = queue.SimpleQueue()
+        self._lines: dict[Owner, _OwnerQueue] = {}
+        self._plugins: dict[str, _PluginQueue] = {}
+        self._queue: dict[_OwnerQueue, None] = {}
         """Those with waiting work, whose turn is next first."""
         self._idle = self._busy = self._threads = self._made = 0
         self._closed = False
@@ -100,11 +100,11 @@ class ThreadPool:
         Raises:
             CallMisused: after `close`, or in a forked copy of the host (USAGE).
         """
-        work, context = _Work(), contextvars.copy_context()
+        work, context = _WorkItem(), contextvars.copy_context()
         work.call = lambda: context.run(function, *args)
         with self._lock:
             if self._copied_from:
-                raise CallMisused(copied(self._copied_from), hint=COPIED_HINT)
+                raise CallMisused(fork_problem(self._copied_from), hint=COPIED_HINT)
             if self._closed:
                 raise CallMisused("this host is closed", hint="open another with Tavern.open(...)")
             work.line = line = self._lines.get(owner) or self._new_line(owner)
@@ -121,7 +121,7 @@ class ThreadPool:
         """Abandon it: True if it had not started. Running work goes on and does not count as busy."""
         if work.cancel():
             return True
-        if isinstance(work, _Work):
+        if isinstance(work, _WorkItem):
             with self._lock:
                 if work.is_running and not work.is_stuck:
                     work.is_stuck = True
@@ -153,19 +153,19 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._copied_from = owner
 
-    def _new_line(self, owner: Owner) -> _Line:
-        plugin = self._plugins.setdefault("" if owner is None else owner[0], _Plugin())
-        line = self._lines[owner] = _Line(owner, plugin)
+    def _new_line(self, owner: Owner) -> _OwnerQueue:
+        plugin = self._plugins.setdefault("" if owner is None else owner[0], _PluginQueue())
+        line = self._lines[owner] = _OwnerQueue(owner, plugin)
         return line
 
-    def _may_start(self, line: _Line) -> bool:
+    def _may_start(self, line: _OwnerQueue) -> bool:
         if line.owner is None:
             return self._busy < self._limit
         if not line.running:
             return self._busy < self._limit + MOST_BEYOND
         return self._busy < self._limit and line.plugin.running < self._share
 
-    def _next(self) -> _Work | None:
+    def _next(self) -> _WorkItem | None:
         """The next that may start, taken from those that wait: one of each owner in turn."""
         for line in self._queue:
             if self._may_start(line):
@@ -176,7 +176,7 @@ class ThreadPool:
                 return work
         return None
 
-    def _start(self, work: _Work) -> None:
+    def _start(self, work: _WorkItem) -> None:
         self._count(work)
         if self._idle:
             self._idle -= 1
@@ -186,19 +186,19 @@ class ThreadPool:
         self._made += 1
         threading.Thread(target=self._work, args=(work,), name=f"{self._name}-{self._made}", daemon=True).start()
 
-    def _count(self, work: _Work) -> None:
+    def _count(self, work: _WorkItem) -> None:
         work.is_running = True
         self._busy += 1
         work.line.running += 1
         work.line.plugin.running += 1
 
-    def _work(self, work: _Work | None) -> None:
+    def _work(self, work: _WorkItem | None) -> None:
         while work is not None:
             following = self._run(work)
             work = None  # what one call held must not live until the next
-            work = following if isinstance(following, _Work) else self._ready.get() if following else None
+            work = following if isinstance(following, _WorkItem) else self._ready.get() if following else None
 
-    def _run(self, work: _Work) -> _Work | bool:
+    def _run(self, work: _WorkItem) -> _WorkItem | bool:
         """Run one thing. Returns what this thread runs next, True to wait for something, False to end it."""
         call, work.call = work.call, None
         if call is None or not work.set_running_or_notify_cancel():
@@ -213,7 +213,7 @@ class ThreadPool:
             work.set_result(answer)
         return following
 
-    def _finished(self, work: _Work) -> _Work | bool:
+    def _finished(self, work: _WorkItem) -> _WorkItem | bool:
         line = work.line
         with self._lock:
             work.is_running = False
@@ -236,7 +236,7 @@ class ThreadPool:
             self._report_stuck(work)
         return following if following is not None else not ends
 
-    def _report_stuck(self, work: _Work) -> None:
+    def _report_stuck(self, work: _WorkItem) -> None:
         if self._on_stuck is not None and work.line.owner is not None:
             self._on_stuck(self, work.line.owner)
 

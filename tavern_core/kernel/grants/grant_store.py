@@ -21,17 +21,17 @@ from tavern_core.kernel.grants.grants import (
     GrantRecord,
     Grants,
     PluginFacts,
-    asked,
     carried_over,
     decide,
     expand,
     record_of,
+    requested_permissions,
 )
 from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 
-Records = Mapping[str, GrantRecord]
+GrantRecords = Mapping[str, GrantRecord]
 MOST_TRIES: Final = 20
 """How often a change is repeated if the file is edited without its lock."""
 
@@ -91,7 +91,7 @@ class GrantStore:
         """
         permissions = tuple(permissions)
 
-        def without(records: Records) -> Records:
+        def without(records: GrantRecords) -> GrantRecords:
             if (record := records.get(plugin)) is None:
                 names = ", ".join(records) or "no plugin"
                 hint = did_you_mean(plugin, records) or f"there is nothing to take back; {self.path} names {names}"
@@ -131,7 +131,7 @@ class GrantStore:
             StateDamaged: the file is corrupt or cannot be written (STATE_DAMAGED).
         """
 
-        def accepted(records: Records) -> Records:
+        def accepted(records: GrantRecords) -> GrantRecords:
             if (record := records.get(upstream)) is None:
                 raise PluginNotFound(f"there is no grant for {upstream!r}", hint=f"tavern plugins grant {upstream}")
             known = {**record.tools, **tools}
@@ -146,7 +146,7 @@ class GrantStore:
         A plugin without a decision is recorded with its requests and no grant.
         """
 
-        def noted(records: Records) -> Records:
+        def noted(records: GrantRecords) -> GrantRecords:
             return {**records, **{facts.name: carried_over(facts, records.get(facts.name)) for facts in installed}}
 
         return self._change(noted)
@@ -159,9 +159,9 @@ class GrantStore:
         to_grant: bool,
         by: str,
     ) -> Grants:
-        def decided(records: Records) -> Records:
+        def decided(records: GrantRecords) -> GrantRecords:
             before = records.get(facts.name)
-            chosen = expand(facts.name, permissions, asked(facts, before), to_grant=to_grant)
+            chosen = expand(facts.name, permissions, requested_permissions(facts, before), to_grant=to_grant)
             granted, refused = (chosen, frozenset[str]()) if to_grant else (frozenset[str](), chosen)
             now = decide(facts, before)
             allowed = ((now.granted | granted) - refused) & facts.requested
@@ -178,7 +178,7 @@ class GrantStore:
 
         return self._change(decided)
 
-    def _change(self, change: Callable[[Records], Records]) -> Grants:
+    def _change(self, change: Callable[[GrantRecords], GrantRecords]) -> Grants:
         """Change the file under its lock, safe against an edit without the lock.
 
         Raises:

@@ -97,7 +97,7 @@ class Grants:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GrantDecision:
     """What holds for a plugin as it is now."""
 
     granted: frozenset[str] = frozenset()
@@ -134,17 +134,17 @@ def tier_of(facts: PluginFacts, record: GrantRecord) -> Tier:
     return facts.tier if record.manifest_hash in ("", facts.manifest_hash) else "process"
 
 
-def asked(facts: PluginFacts, record: GrantRecord | None) -> frozenset[str]:
+def requested_permissions(facts: PluginFacts, record: GrantRecord | None) -> frozenset[str]:
     """The permissions to decide: the requests of a plugin, and the lower tier if it was granted for the higher one."""
     is_lowered = record is not None and facts.tier == "host" and tier_of(facts, record) == "process"
     return facts.requested | {TIER.id} if is_lowered else facts.requested
 
 
-def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
+def decide(facts: PluginFacts, record: GrantRecord | None) -> GrantDecision:
     """What `facts` may use under `record` (None: no decision yet)."""
     if record is None or record.target != facts.target:  # another address or command is another upstream
-        return Decision(undecided=facts.requested, tier=facts.tier)
-    requested = asked(facts, record)
+        return GrantDecision(undecided=facts.requested, tier=facts.tier)
+    requested = requested_permissions(facts, record)
     refused = record.refused & requested
     allowed = (record.granted & facts.requested) - refused
     if (record.manifest_hash, record.artifact_hash) != (
@@ -168,7 +168,7 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     )
     undecided = (requested - granted - refused) | grown
     added = facts.requested - record.requested | grown | lowered
-    return Decision(
+    return GrantDecision(
         granted=granted,
         undecided=undecided,
         refused=refused,
@@ -190,7 +190,7 @@ def carried_over(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
 
 
 def record_of(
-    facts: PluginFacts, before: GrantRecord | None, decision: Decision, granted_at: str, granted_by: str
+    facts: PluginFacts, before: GrantRecord | None, decision: GrantDecision, granted_at: str, granted_by: str
 ) -> GrantRecord:
     """A record of a decision about the present plugin; of its tools, the reviewed definitions stay."""
     return GrantRecord(
@@ -226,7 +226,7 @@ def difference(facts: PluginFacts, record: GrantRecord | None) -> str:
             return f"its {what} could not be read whole, so it cannot be compared"
         if now != then:
             return f"its {what} is not the one in the lock file ({now[:12]}… instead of {then[:12] or 'none'}…)"
-    if asked(facts, record) - facts.requested - record.refused:
+    if requested_permissions(facts, record) - facts.requested - record.refused:
         return "it runs in the host's own process, and by the lock file in its own"
     if facts.requested != record.requested:
         return f"it requests other permissions than in the lock file: {', '.join(sorted(facts.requested ^ record.requested))}"

@@ -82,7 +82,7 @@ def _comments(text: str, skip: frozenset[str]) -> Iterator[_Comment]:
         return
     places = sorted((line, key) for key, line in _places(text).items())
     at_lines = [line for line, _ in places]
-    texts = _Texts(text)
+    texts = _ScalarSpans(text)
     offset = 0
     for number, line in enumerate(lines):
         if (start := texts.comment(line, offset)) is not None:
@@ -95,7 +95,7 @@ def _comments(text: str, skip: frozenset[str]) -> Iterator[_Comment]:
         offset += len(line)
 
 
-class _Texts:
+class _ScalarSpans:
     """Where the scalars of a document are: a ``#`` in them begins no comment."""
 
     def __init__(self, text: str) -> None:

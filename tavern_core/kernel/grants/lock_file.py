@@ -129,12 +129,12 @@ def parse_lock(text: str, file: str) -> Grants:
     document = read_yaml(text, file, code=_CODE)
     if not document.is_readable:
         return Grants({}, document.findings)
-    reader = _Reader(document)
+    reader = _LockFileReader(document)
     records = reader.records()
     return Grants(records, tuple(reader.findings))
 
 
-class _Reader:
+class _LockFileReader:
     """Checks the document record by record; a wrong one is left out."""
 
     def __init__(self, document: YamlDocument) -> None:

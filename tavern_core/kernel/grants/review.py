@@ -8,21 +8,21 @@ from typing import Any, Final, Literal
 
 from tavern_core.contract.permissions import RISKS, TIER, Permission, describe_permission
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, asked, tier_of
+from tavern_core.kernel.grants.grants import GrantDecision, GrantRecord, PluginFacts, requested_permissions, tier_of
 from tavern_core.model.capability_scope import Scope
 
-State = Literal["pending", "granted", "refused", "dropped"]
-MARKS: Final[Mapping[State, str]] = {"pending": "+", "granted": "=", "refused": "x", "dropped": "-"}
+GrantState = Literal["pending", "granted", "refused", "dropped"]
+MARKS: Final[Mapping[GrantState, str]] = {"pending": "+", "granted": "=", "refused": "x", "dropped": "-"}
 GROWN: Final = "~"
 """The mark of a granted capability that is now requested with a wider scope."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PermissionRequest:
     """One line of a review."""
 
     permission: Permission
-    state: State
+    state: GrantState
     scope: Scope = None
     """The scope requested now; None: without limit."""
     granted_scope: Scope = None
@@ -58,7 +58,7 @@ class Review:
     """The requests of a plugin and the decisions on them."""
 
     facts: PluginFacts
-    decision: Decision
+    decision: GrantDecision
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Capability → why the plugin says that it needs it."""
     record: GrantRecord | None = None
@@ -78,18 +78,18 @@ class Review:
             return ""
         return f"tavern plugins grant {self.facts.name} {' '.join(r.permission.id for r in self.requests() if r.state == 'pending')}"
 
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[PermissionRequest, ...]:
         """Every permission that is or was requested, the riskiest first."""
         return tuple(sorted(self._requests(), key=lambda r: (RISKS.index(r.permission.risk), r.permission.id)))
 
-    def _requests(self) -> Iterator[Request]:
+    def _requests(self) -> Iterator[PermissionRequest]:
         facts, decision = self.facts, self.decision
-        for name in asked(facts, self.record):
-            state: State = (
+        for name in requested_permissions(facts, self.record):
+            state: GrantState = (
                 "pending" if name in decision.undecided else "refused" if name in decision.refused else "granted"
             )
             is_granted = name in decision.granted
-            yield Request(
+            yield PermissionRequest(
                 describe_permission(name),
                 state,
                 facts.scopes.get(name),
@@ -99,9 +99,9 @@ class Review:
                 self.reached.get(name),
             )
         for name in decision.dropped & (self.record.granted if self.record is not None else frozenset()):
-            yield Request(describe_permission(name), "dropped")
+            yield PermissionRequest(describe_permission(name), "dropped")
         if self.record is not None and facts.tier == "process" and tier_of(facts, self.record) == "host":
-            yield Request(TIER, "dropped")
+            yield PermissionRequest(TIER, "dropped")
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -18,7 +18,7 @@ from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.bounded_json_copying import copied_parts, json_or
 
 
-class _Code:
+class _CodePlaceholder:
     """A placeholder for the code of a tool or a node: a hook can return it, but neither call nor inspect it."""
 
     __slots__ = ()
@@ -27,10 +27,10 @@ class _Code:
         return "<its plugin's code>"
 
 
-CODE: Final = _Code()
+CODE: Final = _CodePlaceholder()
 
 
-class ShownTool:
+class ToolSnapshot:
     """One tool as hooks see it: each plugin has its own copy, made at its first hook call for the tool."""
 
     __slots__ = ("_copies", "id", "spec")
@@ -43,20 +43,22 @@ class ShownTool:
     def to(self, plugin: str) -> ToolSpec:
         """The copy of one plugin."""
         if (copy := self._copies.get(plugin)) is None:
-            copy = self._copies[plugin] = shown(self.spec)
+            copy = self._copies[plugin] = copy_for_plugin(self.spec)
         return copy
 
 
-def shown(value: Any) -> Any:
+def copy_for_plugin(value: Any) -> Any:
     """The copy of `value` for a plugin: shares no mutable object with it, and holds no code."""
     if isinstance(value, ToolCall):
-        return replace(value, arguments=copied(value.arguments))
+        return replace(value, arguments=copy_json(value.arguments))
     if isinstance(value, ToolResult):
-        content = copied([dict(block) for block in value._content]) if value._content else ()
+        content = copy_json([dict(block) for block in value._content]) if value._content else ()
         error = value.error and replace(value.error, details=copied_parts(value.error.details))
-        return value.replace(value=copied(value.value), content=tuple(content), meta=copied(value._meta), error=error)
+        return value.replace(
+            value=copy_json(value.value), content=tuple(content), meta=copy_json(value._meta), error=error
+        )
     if isinstance(value, Event):
-        return replace(value, data=copied(value.data))
+        return replace(value, data=copy_json(value.data))
     if isinstance(value, ToolSpec):
         return replace(
             value,
@@ -79,7 +81,7 @@ def is_its_code(answer: ToolSpec | NodeSpec, spec: ToolSpec | NodeSpec) -> bool:
     return answer.impl is (None if spec.impl is None else CODE)
 
 
-def copied(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """A copy of JSON; what is not JSON stays as it is (validation refuses it later)."""
     return json_or(value, value)
 

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from tavern_core.contract.decisions import Deny, RequireApproval
 from tavern_core.errors import CallError, InputInvalid, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit, cancellations
-from tavern_core.kernel.hooks.argument_copies import ShownTool, copied, shown
-from tavern_core.kernel.hooks.quarantine import HookPaused, Quarantine
-from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.log.call_changes import Change
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, TimeLimit, cancellations
+from tavern_core.kernel.hooks.argument_copies import ToolSnapshot, copy_for_plugin, copy_json
+from tavern_core.kernel.hooks.quarantine import HookPaused, HookQuarantine
+from tavern_core.kernel.hooks.table import HookImplementation
+from tavern_core.kernel.log.call_changes import CallChange
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolResult, contradiction, failure
 from tavern_core.model.safe_printing import printed, said
@@ -50,18 +50,20 @@ class HookCalls:
         quarantine: who is left alone because it failed too often.
     """
 
-    def __init__(self, seconds: float, diagnostics: Diagnostics, quarantine: Quarantine) -> None:
+    def __init__(self, seconds: float, diagnostics: Diagnostics, quarantine: HookQuarantine) -> None:
         self._seconds = seconds
         self._diagnostics = diagnostics
         self.quarantine = quarantine
 
-    async def notify(self, implementations: Iterable[Implementation], values: Mapping[str, Any], mode: Mode) -> None:
+    async def notify(
+        self, implementations: Iterable[HookImplementation], values: Mapping[str, Any], mode: ExecutionMode
+    ) -> None:
         """Call observers, each with copies of its own; their errors are diagnostics."""
         for impl in implementations:
             try:
                 if impl.timing.is_watched:
                     self.quarantine.check(impl)
-                await self._run(impl, {name: shown(value) for name, value in values.items()}, mode)
+                await self._run(impl, {name: copy_for_plugin(value) for name, value in values.items()}, mode)
                 if impl.timing.is_watched:
                     self.quarantine.worked(impl)
             except HookPaused:
@@ -69,7 +71,7 @@ class HookCalls:
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
                 self._note(impl, error, "no other code was affected")
 
-    async def ask(self, impl: Implementation, values: Mapping[str, Any], mode: Mode) -> Any:
+    async def ask(self, impl: HookImplementation, values: Mapping[str, Any], mode: ExecutionMode) -> Any:
         """Call one implementation and let its error through; TimeLimit becomes a TimeoutError that names it."""
         try:
             return await self._run(impl, values, mode)
@@ -78,7 +80,7 @@ class HookCalls:
                 f"{impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)"
             ) from None
 
-    async def work(self, what: str, function: Callable[..., Any], *args: Any, mode: Mode) -> Any:
+    async def work(self, what: str, function: Callable[..., Any], *args: Any, mode: ExecutionMode) -> Any:
         """Run code of a plugin that is not a hook (the start of a service, a factory), within the time limit of hooks.
 
         Raises:
@@ -89,7 +91,7 @@ class HookCalls:
         except TimeLimit:
             raise TimeoutError(f"{what} took longer than {self._seconds:g} s (limits.hookTimeoutMs)") from None
 
-    async def _run(self, impl: Implementation, values: Mapping[str, Any], mode: Mode) -> Any:
+    async def _run(self, impl: HookImplementation, values: Mapping[str, Any], mode: ExecutionMode) -> Any:
         began = time.perf_counter()
         failed = True
         try:
@@ -113,7 +115,7 @@ class HookCalls:
         what: str,
         function: Callable[..., Any],
         args: Sequence[Any],
-        mode: Mode,
+        mode: ExecutionMode,
         plugin: str,
         *,
         fast: bool = False,
@@ -137,7 +139,7 @@ class HookCalls:
                 raise
             raise RuntimeError(f"{what} raised {type(error).__name__}") from error
 
-    async def guard(self, impl: Implementation, values: Mapping[str, Any], mode: Mode, tool: str) -> Any:
+    async def guard(self, impl: HookImplementation, values: Mapping[str, Any], mode: ExecutionMode, tool: str) -> Any:
         """One answer of a guard; raises PolicyDenied for a denial and for anything that goes wrong."""
         try:
             if impl.timing.is_watched:
@@ -186,7 +188,7 @@ class HookCalls:
             quarantinedUntil=rest.until,
         )
 
-    def _note(self, impl: Implementation, error: Exception, consequence: str) -> None:
+    def _note(self, impl: HookImplementation, error: Exception, consequence: str) -> None:
         what = (
             f"took longer than {self._seconds:g} s (limits.hookTimeoutMs)"
             if isinstance(error, TimeLimit)
@@ -205,11 +207,11 @@ class HookCalls:
 
     async def change_call(
         self,
-        implementations: Iterable[Implementation],
+        implementations: Iterable[HookImplementation],
         call: ToolCall,
-        tool: ShownTool,
-        mode: Mode,
-        changes: list[Change],
+        tool: ToolSnapshot,
+        mode: ExecutionMode,
+        changes: list[CallChange],
     ) -> ToolCall:
         """Chain `tavern_before_execute`: each gets a copy of what the one before it made.
 
@@ -221,17 +223,19 @@ class HookCalls:
             InputInvalid: what one made of the arguments is not JSON (INPUT_SCHEMA_INVALID).
         """
         for impl in implementations:
-            answer = await self.guard(impl, {"call": shown(call), "tool": tool.to(impl.plugin)}, mode, tool.id)
+            answer = await self.guard(
+                impl, {"call": copy_for_plugin(call), "tool": tool.to(impl.plugin)}, mode, tool.id
+            )
             if answer is None:
                 continue
             changed = _changed_call(impl, call, answer)
             if changed.arguments != call.arguments or changed.purpose != call.purpose:
-                changes.append(Change(impl.plugin, _difference(call, changed), _parts(call), _parts(changed)))
+                changes.append(CallChange(impl.plugin, _difference(call, changed), _parts(call), _parts(changed)))
                 call = changed
         return call
 
     async def judge(
-        self, implementations: Iterable[Implementation], call: ToolCall, tool: ShownTool, mode: Mode
+        self, implementations: Iterable[HookImplementation], call: ToolCall, tool: ToolSnapshot, mode: ExecutionMode
     ) -> RequestedApproval | None:
         """Call every gate; a denial is final and wins over a request for approval.
 
@@ -245,7 +249,10 @@ class HookCalls:
         for impl in implementations:
             # Built-in gates are ours and read only; others get a copy, or a gate could change the call.
             is_own = impl.fast and impl.is_builtin
-            given = {"call": call if is_own else shown(call), "tool": tool.spec if is_own else tool.to(impl.plugin)}
+            given = {
+                "call": call if is_own else copy_for_plugin(call),
+                "tool": tool.spec if is_own else tool.to(impl.plugin),
+            }
             answer = await self.guard(impl, given, mode, tool.id)
             if isinstance(answer, RequireApproval):
                 requested = requested or RequestedApproval(impl.plugin, answer.reason, facts(answer.details))
@@ -259,23 +266,23 @@ class HookCalls:
 
     async def change_result(
         self,
-        implementations: Iterable[Implementation],
+        implementations: Iterable[HookImplementation],
         call: ToolCall,
         result: ToolResult,
         fits: Callable[[Any], bool] | None,
-        mode: Mode,
-    ) -> tuple[ToolResult, list[Change]]:
+        mode: ExecutionMode,
+    ) -> tuple[ToolResult, list[CallChange]]:
         """Chain `tavern_transform_result`; a change that fails or does not fit is dropped with a diagnostic.
 
         Args:
             fits: whether a value fits the tool's output schema.
         """
-        changes: list[Change] = []
+        changes: list[CallChange] = []
         for impl in implementations:
             try:
                 if impl.timing.is_watched:
                     self.quarantine.check(impl)
-                answer = await self._run(impl, {"call": shown(call), "result": shown(result)}, mode)
+                answer = await self._run(impl, {"call": copy_for_plugin(call), "result": copy_for_plugin(result)}, mode)
             except HookPaused:
                 continue
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -294,12 +301,12 @@ class HookCalls:
             before, after = result_parts(result), result_parts(changed)
             if before != after:
                 names = ", ".join(name for name in after if before[name] != after[name])
-                changes.append(Change(impl.plugin, names, before, after))
+                changes.append(CallChange(impl.plugin, names, before, after))
             result = changed
         return result, changes
 
     async def change_settings(
-        self, implementations: Iterable[Implementation], changes: Mapping[str, Any], mode: Mode
+        self, implementations: Iterable[HookImplementation], changes: Mapping[str, Any], mode: ExecutionMode
     ) -> Mapping[str, Any]:
         """Chain `tavern_before_save_settings`.
 
@@ -308,11 +315,11 @@ class HookCalls:
         """
         for impl in implementations:
             try:
-                answer = await self.guard(impl, {"changes": copied(dict(changes))}, mode, "the change")
+                answer = await self.guard(impl, {"changes": copy_json(dict(changes))}, mode, "the change")
             except PolicyDenied as denied:
                 raise SettingsInvalid(f"not saved: {denied.message}", hint=denied.hint, plugin=impl.plugin) from denied
             if isinstance(answer, Mapping) and all(isinstance(key, str) for key in answer):
-                changes = copied(dict(answer))
+                changes = copy_json(dict(answer))
             elif answer is not None:
                 raise SettingsInvalid(
                     f"not saved: {impl.plugin} answered {type(answer).__name__}",
@@ -321,7 +328,7 @@ class HookCalls:
         return changes
 
 
-def _changed_call(impl: Implementation, call: ToolCall, answer: Any) -> ToolCall:
+def _changed_call(impl: HookImplementation, call: ToolCall, answer: Any) -> ToolCall:
     if isinstance(answer, ToolCall):
         if replace(answer, arguments=call.arguments, purpose=call.purpose) != call:
             raise PolicyDenied(
@@ -388,7 +395,7 @@ def _why_not(answer: Any, result: ToolResult, fits: Callable[[Any], bool] | None
     return ""
 
 
-def _withheld(impl: Implementation, call: ToolCall, result: ToolResult, denial: Deny) -> ToolResult:
+def _withheld(impl: HookImplementation, call: ToolCall, result: ToolResult, denial: Deny) -> ToolResult:
     """The result of a call whose answer a hook denies its caller: what the call did is done."""
     error = PolicyDenied(
         f"the answer of {call.tool} was withheld by {impl.plugin}: {said(denial.reason)}",
@@ -403,7 +410,7 @@ def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:
     """What a hook may change of a result; where it came from stays."""
     if result.ok and not answer.ok:
         return result.replace(ok=False, value=None, content=(), error=answer.error, status=answer.status)
-    own = shown(answer)
+    own = copy_for_plugin(answer)
     return result.replace(
         value=own.value,
         content=own._content,
@@ -414,7 +421,7 @@ def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:
     )
 
 
-def _at_once(impl: Implementation, args: Sequence[Any]) -> Any:
+def _at_once(impl: HookImplementation, args: Sequence[Any]) -> Any:
     """What `HookCalls._bounded` does for a sync function that never blocks: while it runs, no one can cancel its caller."""
     try:
         return impl.function(*args)
@@ -434,6 +441,6 @@ def facts(details: Mapping[str, Any]) -> dict[str, Any]:
     return {str(k): v for k, v in details.items() if k not in taken}
 
 
-def _own(impl: Implementation, text: str) -> str:
+def _own(impl: HookImplementation, text: str) -> str:
     """What a plugin says, without secrets; a plugin of the host says it as the host does."""
     return text if impl.is_builtin else redact_text(text)

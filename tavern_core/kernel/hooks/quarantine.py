@@ -22,7 +22,7 @@ from typing import Any, Final
 from tavern_core.errors import Finding, TavernError
 from tavern_core.kernel.files.json_state import JsonStateFile, Signature, Values
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.hooks.table import HookImplementation
 from tavern_core.model.event import HOOK_QUARANTINED, HOOK_RELEASED
 from tavern_core.model.plugin_status import RestingHook
 from tavern_core.model.result import iso_utc
@@ -43,7 +43,7 @@ class HookPaused(Exception):
         self.rest = rest
 
 
-class Quarantine:
+class HookQuarantine:
     """Which implementations rest, and until when: after `limits.hookFailures` failures in a row (0: never), for `limits.hookRestMs`."""
 
     def __init__(self, base: Foundation) -> None:
@@ -55,7 +55,7 @@ class Quarantine:
         self._rows: Mapping[str, RestingHook] = {}
         self._seen: Signature = (0, 0, 0)
 
-    def check(self, impl: Implementation) -> None:
+    def check(self, impl: HookImplementation) -> None:
         """Check that an implementation may run now.
 
         Raises:
@@ -69,7 +69,7 @@ class Quarantine:
         if timing.rest is not None and time.time() < _seconds(timing.rest.until):
             raise HookPaused(timing.rest)
 
-    def worked(self, impl: Implementation) -> None:
+    def worked(self, impl: HookImplementation) -> None:
         """It ran without an error."""
         timing = impl.timing
         timing.failed_in_a_row, timing.is_watched = 0, False
@@ -84,7 +84,7 @@ class Quarantine:
                 lambda at, row: at == key and not row.until
             )  # what another process put to rest meanwhile stays so
 
-    def failed(self, impl: Implementation, reason: str) -> None:
+    def failed(self, impl: HookImplementation, reason: str) -> None:
         """It failed; after too many times, in this process or in all, it rests."""
         timing = impl.timing
         timing.is_watched = True
@@ -112,7 +112,7 @@ class Quarantine:
             timing.rest = row
             self._report(row)
 
-    def _resting(self, impl: Implementation) -> RestingHook | None:
+    def _resting(self, impl: HookImplementation) -> RestingHook | None:
         """The last quarantine of this hook that any process has recorded, also one that is over."""
         row = self._known().get(_key(impl))
         return row if row is not None and row.until else None
@@ -182,7 +182,7 @@ class Quarantine:
         return dict(kept)
 
 
-def _key(impl: Implementation) -> str:
+def _key(impl: HookImplementation) -> str:
     version = impl.ctx.version if impl.ctx is not None else ""
     return f"{impl.plugin} {version} {impl.hook.name} {impl.where}"
 

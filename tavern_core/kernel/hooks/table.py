@@ -25,7 +25,7 @@ from tavern_core.contract.hookspecs import HOOKS, PROJECT, Hook
 from tavern_core.errors import HookRefused
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.hooks.argument_copies import shown
+from tavern_core.kernel.hooks.argument_copies import copy_for_plugin
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import RestingHook
@@ -36,7 +36,7 @@ _MARK = f"{PROJECT}_impl"
 _marker = pluggy.HookimplMarker(PROJECT)
 
 
-class Timing:
+class HookTiming:
     """How often an implementation ran and for how long in all."""
 
     __slots__ = ("count", "failed_in_a_row", "failures", "is_watched", "rest", "seconds")
@@ -53,7 +53,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Implementation:
+class HookImplementation:
     """One hookimpl of one plugin, ready to be called with the arguments it names."""
 
     hook: Hook
@@ -70,7 +70,7 @@ class Implementation:
     is_builtin: bool = False
     """Of one of the host's own plugins."""
     ctx: PluginContext | None = None
-    timing: Timing = field(default_factory=Timing, compare=False)
+    timing: HookTiming = field(default_factory=HookTiming, compare=False)
 
     def bind(self, values: Mapping[str, Any]) -> list[Any]:
         """The positional arguments, picked from `values` and the plugin's own `ctx`."""
@@ -80,7 +80,7 @@ class Implementation:
 class _Facade:
     """What pluggy knows of a plugin: a function for each implementation."""
 
-    def __init__(self, implementations: Iterable[Implementation]) -> None:
+    def __init__(self, implementations: Iterable[HookImplementation]) -> None:
         for number, implementation in enumerate(implementations):
             setattr(self, f"h{number}_{implementation.hook.name}", _facade(implementation))
 
@@ -120,14 +120,14 @@ class HookTable:
         self._manager = _Manager()
         self._lock = threading.Lock()
         self._order: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
-        self._cache: dict[str, tuple[Implementation, ...]] = {}
+        self._cache: dict[str, tuple[HookImplementation, ...]] = {}
         self.generation = 0
         """Changes whenever the table does."""
 
     def add(
         self,
         plugin: str,
-        implementations: Iterable[Implementation],
+        implementations: Iterable[HookImplementation],
         *,
         before: Iterable[str] = (),
         after: Iterable[str] = (),
@@ -152,7 +152,7 @@ class HookTable:
             self.generation += 1
         self._changed.emit()
 
-    def of(self, hook: str) -> tuple[Implementation, ...]:
+    def of(self, hook: str) -> tuple[HookImplementation, ...]:
         """The implementations of a hook, in the order in which they run."""
         found = self._cache.get(hook)
         if found is None:
@@ -164,13 +164,13 @@ class HookTable:
                     self._cache[hook] = found
         return found
 
-    def for_tool(self, hook: str, tool: ToolSpec) -> tuple[Implementation, ...]:
+    def for_tool(self, hook: str, tool: ToolSpec) -> tuple[HookImplementation, ...]:
         """The hooks of `of` that apply to this tool; one whose `when` fails applies to every tool."""
         return tuple(i for i in self.of(hook) if i.when is None or self._wants(i, i.when, tool))
 
-    def _wants(self, impl: Implementation, when: Callable[[ToolSpec], bool], tool: ToolSpec) -> bool:
+    def _wants(self, impl: HookImplementation, when: Callable[[ToolSpec], bool], tool: ToolSpec) -> bool:
         try:
-            return bool(when(shown(tool)))
+            return bool(when(copy_for_plugin(tool)))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             text = f"`when` of {impl.hook.name} failed with {printed(error)}; the hook is called for every tool"
             self._diagnostics.add("HOOK_FAILED", text, plugin=impl.plugin, hint=f"see {impl.where}", severity="error")
@@ -180,11 +180,11 @@ class HookTable:
         """Hook → plugins that implement it, in the order in which they run."""
         return {name: tuple(i.plugin for i in found) for name in HOOKS if (found := self.of(name))}
 
-    def _ordered(self, implementations: list[Implementation]) -> Iterator[Implementation]:
+    def _ordered(self, implementations: list[HookImplementation]) -> Iterator[HookImplementation]:
         """tryfirst, the rest, trylast; inside each `before`/`after`, then the plugin's name. Independent of install order."""
         for group in ((True, False), (False, False), (False, True)):
             members = [i for i in implementations if (i.tryfirst, i.trylast and not i.tryfirst) == group]
-            by_plugin: dict[str, list[Implementation]] = {}
+            by_plugin: dict[str, list[HookImplementation]] = {}
             for impl in sorted(members, key=lambda i: (i.plugin, i.where)):
                 by_plugin.setdefault(impl.plugin, []).append(impl)
             for plugin in order_plugins(by_plugin, self._order):
@@ -221,7 +221,7 @@ def order_plugins(
                     heapq.heappush(ready, other)
 
 
-def read_implementations(plugin: object, name: str) -> list[Implementation]:
+def read_implementations(plugin: object, name: str) -> list[HookImplementation]:
     """The marked functions of a module or object, without evaluating its properties.
 
     Raises:
@@ -248,7 +248,7 @@ def read_implementations(plugin: object, name: str) -> list[Implementation]:
             raise HookRefused(f"{name}: {where}: {hook_name} is a generator", hint="return a value instead of yielding")
         arguments = _arguments(bound, hook, name, where)
         found.append(
-            Implementation(
+            HookImplementation(
                 hook,
                 bound,
                 arguments,
@@ -348,7 +348,7 @@ def _where(function: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 
 
-def _facade(implementation: Implementation) -> Callable[..., Any]:
+def _facade(implementation: HookImplementation) -> Callable[..., Any]:
     """What pluggy sees: a function without arguments that carries the implementation, which only the host calls."""
 
     def facade() -> None: ...

@@ -18,9 +18,9 @@ from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.pending_approval_store import denial
 from tavern_core.kernel.calls.result_serialization import result_of, result_text
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.settings.result_redaction import ForDisk
+from tavern_core.kernel.settings.result_redaction import StorageRedactor
 from tavern_core.model.event import JOB_CHANGED
 from tavern_core.model.job import ENDED, Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult
@@ -42,14 +42,14 @@ NEVER_BEGUN: Final = ToolError(
 
 
 @dataclass(frozen=True, slots=True)
-class KeptJob:
+class StoredJob:
     """A job with what only its host needs."""
 
     job: Job
     record: Record
     facts: Mapping[str, Any]
     """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not stored), `key`, `door`, `user`, `approval`,
-    `point` (what finds its work at another system), `followed` (see `ResumePoint.followed`), `named` (see `Request.named`)."""
+    `point` (what finds its work at another system), `followed` (see `ResumePoint.followed`), `named` (see `BackgroundCallRequest.named`)."""
     is_lost: bool = False
     """Its process has ended before it did."""
 
@@ -63,7 +63,9 @@ class JobRecords:
         mode: how a slow store is asked.
     """
 
-    def __init__(self, store: RecordStore, seconds: float, recorder: Recorder, disk: ForDisk, mode: Mode) -> None:
+    def __init__(
+        self, store: RecordStore, seconds: float, recorder: Recorder, disk: StorageRedactor, mode: ExecutionMode
+    ) -> None:
         self.store = store
         self.disk = disk
         self.mode = mode
@@ -76,17 +78,19 @@ class JobRecords:
             return method(*args, **options)
         return await self.mode.guarded(partial(method, *args, **options), seconds=None)  # type: ignore[no-any-return]
 
-    def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> KeptJob | None:
+    def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> StoredJob | None:
         """Keep a new job; the one that has its id already, if there is one."""
         known = self.store.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, 0.0))
-        return None if known is None else self._kept(known, {}) or KeptJob(job, known, {})
+        return None if known is None else self._kept(known, {}) or StoredJob(job, known, {})
 
-    def get(self, id: str) -> KeptJob | None:  # noqa: A002 - the job's
+    def get(self, id: str) -> StoredJob | None:  # noqa: A002 - the job's
         """One job; None: it does not exist or is unreadable."""
         record = self.store.get(KIND, id)
         return None if record is None else self._kept(record, {})
 
-    def list(self, owner: str | None, states: tuple[str, ...], most: int, tools: Collection[str] = ()) -> list[KeptJob]:
+    def list(
+        self, owner: str | None, states: tuple[str, ...], most: int, tools: Collection[str] = ()
+    ) -> list[StoredJob]:
         """Jobs, newest first. One whose process has ended counts as failed, unless it waits for an answer that may still come.
 
         Args:
@@ -109,7 +113,7 @@ class JobRecords:
         )
         return builtins.list(islice(fitting, most))
 
-    def _is_current(self, kept: KeptJob | None) -> bool:
+    def _is_current(self, kept: StoredJob | None) -> bool:
         """Whether a job is shown; one whose process has died long ago is removed."""
         is_old = kept is not None and kept.is_lost and time.time() - kept.job.updated > _LONGEST_S
         if is_old and kept is not None:
@@ -120,26 +124,26 @@ class JobRecords:
         self,
         id: str,  # noqa: A002 - the job's
         edit: Callable[[Job], Job],
-        when: Callable[[KeptJob], bool] | None = None,
+        when: Callable[[StoredJob], bool] | None = None,
         **facts: Any,
     ) -> Job | None:
         """Change an unfinished job, and report it; None: it is finished or removed, or `when` refuses it.
 
         Args:
-            facts: what changes of its facts; see `KeptJob.facts`.
+            facts: what changes of its facts; see `StoredJob.facts`.
         """
         if (kept := self._changed(id, edit, when, facts)) is None:
             return None
         self.report(kept.job, str(kept.facts.get("user") or ""))
         return kept.job
 
-    def keep(self, id: str, when: Callable[[KeptJob], bool], **facts: Any) -> None:  # noqa: A002 - the job's
+    def keep(self, id: str, when: Callable[[StoredJob], bool], **facts: Any) -> None:  # noqa: A002 - the job's
         """`change` for facts that only the host needs, which are not reported."""
         self._changed(id, lambda job: job, when, facts)
 
     def _changed(
-        self, id_: str, edit: Callable[[Job], Job], when: Callable[[KeptJob], bool] | None, facts: Mapping[str, Any]
-    ) -> KeptJob | None:
+        self, id_: str, edit: Callable[[Job], Job], when: Callable[[StoredJob], bool] | None, facts: Mapping[str, Any]
+    ) -> StoredJob | None:
         while True:
             record = self.store.get(KIND, id_)
             kept = None if record is None else self._kept(record, None)
@@ -150,7 +154,7 @@ class JobRecords:
             expires = 0.0 if job.status in ("queued", "running") else time.time() + stored
             known = {**kept.facts, **facts}
             if self.store.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
-                return KeptJob(job, record, known)
+                return StoredJob(job, record, known)
 
     def leave_answer(self, id: str, question: str, value: Any) -> bool:  # noqa: A002 - the job's
         """Leave the answer to a question for whichever process runs the job; False: another answer came first."""
@@ -187,7 +191,7 @@ class JobRecords:
         record = self.store.get(RESULT, id)
         return None if record is None or not record.data else result_of(json.loads(record.data))
 
-    def _kept(self, record: Record, alive: dict[str, bool] | None) -> KeptJob | None:
+    def _kept(self, record: Record, alive: dict[str, bool] | None) -> StoredJob | None:
         """A record as a job.
 
         Args:
@@ -215,8 +219,8 @@ class JobRecords:
                 job = replace(job, status="failed", error=NEVER_BEGUN if job.status == "queued" else LOST)
                 is_lost = True
             elif not alive[process] and (denied := self._denial(job, facts)) is not None:
-                job = ended(job, "failed", ToolError.of(denied))
-        return KeptJob(job, record, facts, is_lost)
+                job = ended_job(job, "failed", ToolError.of(denied))
+        return StoredJob(job, record, facts, is_lost)
 
     def _denial(self, job: Job, facts: Mapping[str, Any]) -> CallError | None:
         approval = facts.get("approval")
@@ -243,7 +247,7 @@ class JobRecords:
             self._recorder.note(JOB_CHANGED, data, call_id=job.call_id)
 
 
-def ended(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:
+def ended_job(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:
     """The job, over."""
     return replace(job, status=status, error=error, questions=(), call_id=call_id or job.call_id)
 

@@ -18,13 +18,13 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
-from tavern_core.kernel.calls.background_call_request import Request, while_job_waits
+from tavern_core.kernel.calls.background_call_request import BackgroundCallRequest, while_job_waits
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.elicitation import mismatch
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sources_of
 from tavern_core.kernel.execution.sync_async_drivers import cancellations
-from tavern_core.kernel.jobs.job_records import LOST, KeptJob, ended
+from tavern_core.kernel.jobs.job_records import LOST, StoredJob, ended_job
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import Left, RunningJob, give_answer
 from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs, status_of
@@ -213,7 +213,7 @@ class Jobs(Mapping[str, Job]):
             CallError: it cannot be stored (INTERNAL), or too many wait (BUDGET_EXCEEDED).
         """
         check_caller(context)
-        request = Request(tool, arguments, context, purpose, idempotency_key)
+        request = BackgroundCallRequest(tool, arguments, context, purpose, idempotency_key)
         before = cancellations()
         try:
             request = request.of(await self._compiler.find(tool, context))
@@ -244,7 +244,7 @@ class Jobs(Mapping[str, Job]):
                 return True
         has_run = job.status == "input_required" and not kept.facts.get("approval")
         error = CANCELLED if has_run else NEVER_RAN
-        return self._records.change(id, lambda job: ended(job, "cancelled", error)) is not None
+        return self._records.change(id, lambda job: ended_job(job, "cancelled", error)) is not None
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Answer a question of a job; False: it has no open question, or another answer came first.
@@ -329,7 +329,7 @@ class Jobs(Mapping[str, Job]):
             raise UsageError(f"{job.id} is {job.status}: there is nothing to resume", hint=command)
         await runs.resume(job.id)
 
-    def _check_lost(self, job: Job, kept: KeptJob) -> None:
+    def _check_lost(self, job: Job, kept: StoredJob) -> None:
         """Did its process end before it did, and may it be made again? Raises UsageError (USAGE)."""
         if job.error is None or job.error.kind != "CONNECTION_LOST":
             raise UsageError(f"{job.id} is {job.status}: there is nothing to resume", hint="start it again")
@@ -345,14 +345,14 @@ class Jobs(Mapping[str, Job]):
                 f"{job.id} is over: there is nothing to resume", hint=f"`tavern jobs show {job.id}` shows its error"
             )
 
-    def _taken_up(self, running: RunningJob, found: KeptJob) -> Job | None:
+    def _taken_up(self, running: RunningJob, found: StoredJob) -> Job | None:
         """Take over a job of another process; None: it has changed since it was found."""
         id_, process = running.id, self._running.process
 
-        def is_as_found(kept: KeptJob) -> bool:
+        def is_as_found(kept: StoredJob) -> bool:
             return kept.record.version == found.record.version
 
-        def is_ours(kept: KeptJob) -> bool:
+        def is_ours(kept: StoredJob) -> bool:
             return kept.facts.get("process") == process
 
         again = partial(replace, status="queued", error=None, questions=())
@@ -377,7 +377,7 @@ class Jobs(Mapping[str, Job]):
             self._running.take_up(running)
         return changed
 
-    def _found(self, id_: str, context: CallContext | None) -> tuple[Job, KeptJob | None]:
+    def _found(self, id_: str, context: CallContext | None) -> tuple[Job, StoredJob | None]:
         check_caller(context)
         known = id_ if isinstance(id_, str) and id_.isprintable() else ""
         kept, runs = self._records.get(known), self._engines.runs
@@ -393,14 +393,14 @@ class Jobs(Mapping[str, Job]):
             hint=did_you_mean(str(id_), near) or "`tavern jobs list` shows what there is",
         )
 
-    def _seen(self, kept: KeptJob) -> Job:
+    def _seen(self, kept: StoredJob) -> Job:
         """A job as it is now. One that is a run has the state of its run: that may have been resumed since, in another process.
 
         One whose process was killed between its result and its end is over.
         """
         job, runs = kept.job, self._engines.runs
         if kept.is_lost and job.status == "failed" and (result := self._records.result(job.id)) is not None:
-            return ended(job, status_of(result), result.error)
+            return ended_job(job, status_of(result), result.error)
         if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
             return job
         known = runs.job(job.id)
@@ -417,13 +417,13 @@ class Jobs(Mapping[str, Job]):
         return replace(job, questions=known.questions, status=known.status, error=known.error, updated=updated)
 
 
-def _request(job: Job, facts: Mapping[str, Any]) -> Request:
+def _request(job: Job, facts: Mapping[str, Any]) -> BackgroundCallRequest:
     """The call of a stored job. Raises UsageError: its arguments were not stored (USAGE)."""
     if facts.get("arguments") is None:
         raise UsageError(f"the arguments of {job.id} held secrets and were not stored", hint="start it again")
     caller = facts.get("caller")
     context = None if caller is None else restored_context(caller)
-    return Request(
+    return BackgroundCallRequest(
         job.tool, facts["arguments"], context, job.purpose, facts.get("key"), str(facts.get("door", "api"))
     )  # fmt: skip
 

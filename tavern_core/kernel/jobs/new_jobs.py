@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from tavern_core.contract.trace_context import trace_headers, traceparent_of
 from tavern_core.errors import CallMisused, InputInvalid, InternalError, StateDamaged
-from tavern_core.kernel.calls.background_call_request import Request
+from tavern_core.kernel.calls.background_call_request import BackgroundCallRequest
 from tavern_core.kernel.calls.call_preparation import own_copy
 from tavern_core.kernel.calls.idempotency import digest_of
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.calls.taint_tracking import inherited
-from tavern_core.kernel.execution.sync_async_drivers import Mode, TimeLimit
-from tavern_core.kernel.jobs.job_records import KeptJob, ended
+from tavern_core.kernel.calls.taint_tracking import detached_context
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, TimeLimit
+from tavern_core.kernel.jobs.job_records import StoredJob, ended_job
 from tavern_core.kernel.jobs.running_job import RunningJob
 from tavern_core.kernel.jobs.running_jobs import NEVER_RAN, RunningJobs
 from tavern_core.kernel.stores.store_offload import ask
@@ -31,7 +31,7 @@ _MOST_TRIED: Final = 100
 
 
 class NewJobs:
-    """Where calls go on in the background (`Background`).
+    """Where calls go on in the background (`BackgroundCalls`).
 
     Args:
         running: runs them.
@@ -49,8 +49,8 @@ class NewJobs:
         self._argument_bytes = argument_bytes
         self._ttl_ms = ttl_ms
 
-    async def begin(self, request: Request, mode: Mode, left: float | None) -> Job:
-        """See `Background`.
+    async def begin(self, request: BackgroundCallRequest, mode: ExecutionMode, left: float | None) -> Job:
+        """See `BackgroundCalls`.
 
         Raises:
             CallMisused: tool, purpose or idempotency key is not text (USAGE).
@@ -75,14 +75,14 @@ class NewJobs:
     def _cancel(self, begun: Job) -> None:
         """End a job that no process runs, if it is stored, as soon as the store works."""
 
-        def is_it(kept: KeptJob) -> bool:
+        def is_it(kept: StoredJob) -> bool:
             return (kept.facts.get("process"), kept.job.created) == (self._running.process, begun.created)
 
-        end = partial(ended, status="cancelled", error=NEVER_RAN)
+        end = partial(ended_job, status="cancelled", error=NEVER_RAN)
         undo = partial(self._records.change, begun.id, end, when=is_it)
         self._running.owed.owe(begun.id, undo, is_dispensable=True)
 
-    def _stored_job(self, request: Request) -> tuple[Job, RunningJob | None]:
+    def _stored_job(self, request: BackgroundCallRequest) -> tuple[Job, RunningJob | None]:
         """A new job and what runs it; None: the same call with the same key is a job already."""
         texts = request.tool, request.purpose, request.key or ""
         if not all(isinstance(text, str) and is_text(text) for text in texts):
@@ -93,7 +93,7 @@ class NewJobs:
         outer, context = current.get(), request.context
         if outer is not None:
             context = context or outer[2]
-            context = None if context is None else inherited(context, outer[4])
+            context = None if context is None else detached_context(context, outer[4])
         caller = context or _HOST
         owner, now = owner_of(caller), time.time()
         trace = trace_headers() or (traceparent_of(caller.trace_id) if caller.trace_id else {})
@@ -151,13 +151,13 @@ class NewJobs:
         """Whether it is a stored run whose job is stored no longer."""
         return self._run(id_) is not None and self._records.get(id_) is None
 
-    def _with_run(self, known: KeptJob) -> KeptJob:
+    def _with_run(self, known: StoredJob) -> StoredJob:
         """A job whose process has ended after its run had begun: it is that run, whatever has become of it since."""
         run = self._run(known.job.id) if known.is_lost else None
         return known if run is None else replace(known, job=run, is_lost=False)
 
-    async def now(self, job: Job, mode: Mode, left: float | None) -> Job:
-        """See `Background`."""
+    async def now(self, job: Job, mode: ExecutionMode, left: float | None) -> Job:
+        """See `BackgroundCalls`."""
         records = self._records
         try:
             kept = await ask(mode, records.store, records.get, job.id, seconds=left)
@@ -165,7 +165,7 @@ class NewJobs:
             return job
         return job if kept is None else kept.job
 
-    def _is_same(self, known: KeptJob, owner: str, digest: str, now: float) -> bool:
+    def _is_same(self, known: StoredJob, owner: str, digest: str, now: float) -> bool:
         """Whether a job with this key is the same call, and the key is still taken: else the call decides anew."""
         job, facts = known.job, known.facts
         is_old = job.is_over and job.updated + self.key_s <= now
@@ -175,14 +175,14 @@ class NewJobs:
             return False
         return job.error is None or not (job.error.outcome == "none" or facts.get("again"))
 
-    def _copied(self, request: Request) -> Any:
+    def _copied(self, request: BackgroundCallRequest) -> Any:
         """A copy of the arguments; None where they are not JSON or too large, as the call itself will say."""
         try:
             return own_copy(request.arguments, request.tool, self._argument_bytes)
         except InputInvalid:
             return None
 
-    def _stored(self, arguments: Any, request: Request) -> Any:
+    def _stored(self, arguments: Any, request: BackgroundCallRequest) -> Any:
         """Arguments as they are stored; None: they, or the key, hold secrets, and the job cannot be resumed."""
         is_marked = request.marked is not None and any(request.marked(arguments))
         holds_secret = is_marked or (request.key is not None and self._records.disk.text(request.key) != request.key)

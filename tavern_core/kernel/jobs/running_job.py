@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.errors import InputInvalid, TavernError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.background_call_request import Request
+from tavern_core.kernel.calls.background_call_request import BackgroundCallRequest
 from tavern_core.kernel.calls.elicitation import mismatch, unanswered
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.jobs.job_records import JobRecords
@@ -88,7 +88,7 @@ class RunningJob:
         self,
         id: str,  # noqa: A002 - the job's
         owner: str,
-        request: Request,
+        request: BackgroundCallRequest,
         trace: Mapping[str, str],
         outer: Frame | None = None,
         left: Left = _NOTHING,

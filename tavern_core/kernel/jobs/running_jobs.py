@@ -36,10 +36,10 @@ from tavern_core.kernel.calls.background_call_request import has_asked, job_id, 
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals, denial
 from tavern_core.kernel.calls.running_call import current
-from tavern_core.kernel.calls.taint_tracking import Starter
+from tavern_core.kernel.calls.taint_tracking import JobOrigin
 from tavern_core.kernel.calls.tool_context_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.jobs.job_records import LOST, JobRecords, KeptJob, ended
+from tavern_core.kernel.jobs.job_records import LOST, JobRecords, StoredJob, ended_job
 from tavern_core.kernel.jobs.running_job import (
     AGAIN_S,
     JobConversation,
@@ -48,10 +48,10 @@ from tavern_core.kernel.jobs.running_job import (
     give_answer,
     show_questions,
 )
-from tavern_core.kernel.limits.slots import Full, Slots
+from tavern_core.kernel.limits.slots import QueueFull, Slots
 from tavern_core.kernel.plugins.host_registries import Engines
 from tavern_core.kernel.stores.end_requests import asked_to_end
-from tavern_core.kernel.stores.owed_changes import OwedChanges
+from tavern_core.kernel.stores.unwritten_changes import UnwrittenChanges
 from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult, failure
 
@@ -69,7 +69,7 @@ _TOO_MANY: Final = ToolError(
 )
 
 
-class _Refused(Exception):
+class _ApprovalRefused(Exception):
     """A person did not approve the call."""
 
 
@@ -94,7 +94,7 @@ class RunningJobs:
         self._running: dict[str, RunningJob] = {}
         self._starting: list[RunningJob] = []
         self._watcher: asyncio.Task[None] | None = None
-        self.owed = OwedChanges("tavern-jobs")
+        self.owed = UnwrittenChanges("tavern-jobs")
         """Changes of jobs that could not be stored yet, by their ids: how they ended, that they never began."""
         self._ending: set[asyncio.Task[None]] = set()
         self._entered = False
@@ -166,7 +166,7 @@ class RunningJobs:
                 raise asyncio.CancelledError
             try:
                 await self._enter(running)
-            except Full:
+            except QueueFull:
                 result = ToolResult(False, error=_TOO_MANY)
                 return
             has_had_slot = True
@@ -220,7 +220,7 @@ class RunningJobs:
             except StateDamaged:
                 await asyncio.sleep(AGAIN_S)
 
-    def _is_ours(self, kept: KeptJob) -> bool:
+    def _is_ours(self, kept: StoredJob) -> bool:
         return kept.facts.get("process") == self.process
 
     async def _enter(self, running: RunningJob) -> None:
@@ -270,7 +270,7 @@ class RunningJobs:
                     while self._needs_slot(running):
                         try:
                             await self._enter(running)
-                        except Full:
+                        except QueueFull:
                             await asyncio.sleep(_WATCH_S)
         finally:
             if self._needs_slot(running) and not running.entering.locked():
@@ -320,7 +320,7 @@ class RunningJobs:
         if not running.id.startswith("run-"):  # a run has questions of its own
             conversation.set(JobConversation(self, running))
         if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
-            current.set((outer[0] + 1, None, running.context, "", outer[4] and Starter(outer[4])))
+            current.set((outer[0] + 1, None, running.context, "", outer[4] and JobOrigin(outer[4])))
         while True:
             result = await (
                 within_trace(running.trace, partial(self._call, running)) if running.trace else self._call(running)
@@ -349,10 +349,10 @@ class RunningJobs:
         try:
             async with self.without_slot(running):
                 if await self._decided(running, approval) == "rejected":
-                    raise _Refused
+                    raise _ApprovalRefused
                 if self.is_full:
                     await self._mark(running, partial(replace, status="queued", questions=()), approval=None)
-        except _Refused:  # its call ends before its tool, so it waits for no slot
+        except _ApprovalRefused:  # its call ends before its tool, so it waits for no slot
             pass
         except ApprovalRejected as denied:
             return denied
@@ -438,7 +438,7 @@ class RunningJobs:
 
         def over(job: Job) -> Job:
             progress = running.progress or job.progress  # the last one may have come too soon to be stored
-            return replace(ended(job, status, clean.error, running.call_id), progress=progress)
+            return replace(ended_job(job, status, clean.error, running.call_id), progress=progress)
 
         self.records.change(running.id, over, approval=None)
 

@@ -26,7 +26,7 @@ _NOT_IN_ANCHOR: Final = re.compile(r"[^\w\- ]")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DocumentPart:
     """A passage within its document."""
 
     anchor: str
@@ -36,15 +36,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class KnowledgeDocument:
     """One file, read."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DocumentPart, ...] = ()
     trusted: bool = True
     findings: tuple[Finding, ...] = ()
 
 
-def read_document(content: bytes, file: str, *, is_markdown: bool) -> Document:
+def read_document(content: bytes, file: str, *, is_markdown: bool) -> KnowledgeDocument:
     """Read one document.
 
     Args:
@@ -56,24 +56,24 @@ def read_document(content: bytes, file: str, *, is_markdown: bool) -> Document:
         finding = Finding(
             CODE, "is not text: it holds NUL bytes", "take it out of the folder", Location(file), "warning"
         )
-        return Document(findings=(finding,))
+        return KnowledgeDocument(findings=(finding,))
     text = decode(content, file, CODE)
     if isinstance(text, Finding):
-        return Document(findings=(Finding(CODE, text.message, text.hint, text.where, "warning"),))
+        return KnowledgeDocument(findings=(Finding(CODE, text.message, text.hint, text.where, "warning"),))
     findings: list[Finding] = []
     trusted = True
     if is_markdown and (parts := split_skill(text)) is not None:
         trusted, problems = _trust(parts[0], file)
         findings += problems
         text = parts[1]
-    pieces: list[Part] = []
+    pieces: list[DocumentPart] = []
     for part in _parts(text, is_markdown=is_markdown):
         if len(pieces) == MOST_PARTS:
             message = f"has more than {MOST_PARTS:,} passages; the rest is not indexed"
             findings.append(Finding(CODE, message, "split the file", Location(file), "warning"))
             break
         pieces.append(part)
-    return Document(tuple(pieces), trusted, tuple(findings))
+    return KnowledgeDocument(tuple(pieces), trusted, tuple(findings))
 
 
 def _trust(front: str, file: str) -> tuple[bool, list[Finding]]:
@@ -87,12 +87,12 @@ def _trust(front: str, file: str) -> tuple[bool, list[Finding]]:
     return (data.get("trusted", True) is True if isinstance(data, dict) else True), []
 
 
-def _parts(text: str, *, is_markdown: bool) -> Iterator[Part]:
+def _parts(text: str, *, is_markdown: bool) -> Iterator[DocumentPart]:
     used: dict[str, int] = {}
     for path, body in _sections(text) if is_markdown else [((), text)]:
         anchor = _anchor(path[-1] if path else "", used)
         for number, piece in enumerate(_pieces(body), 1):
-            yield Part(anchor if number == 1 else f"{anchor}~{number}", " / ".join(filter(None, path)), piece)
+            yield DocumentPart(anchor if number == 1 else f"{anchor}~{number}", " / ".join(filter(None, path)), piece)
 
 
 def _sections(text: str) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -25,7 +25,7 @@ _MOST_FINDINGS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FolderListing:
     """What a folder holds."""
 
     files: dict[str, Stamp | None]
@@ -33,18 +33,18 @@ class Listing:
     findings: tuple[Finding, ...]
 
 
-def list_documents(root: Path) -> Listing:
+def list_documents(root: Path) -> FolderListing:
     """The documents below `root`, in the order of their paths; what is not read is a finding."""
     walk = _Walk(root)
     try:
         with Folder(root) as folder:
             walk.visit(folder, "", 0)
-    except _Full:
+    except _FolderTooLarge:
         most = f"{MOST_FILES:,} documents or {LARGEST_SUM:,} bytes"
         walk.report("", f"holds more than {most}; the rest is not read", "split it")
     except ToolFailed as error:
         walk.report("", error.message, "create the folder, or correct its path")
-    return Listing(walk.files, tuple(walk.findings))
+    return FolderListing(walk.files, tuple(walk.findings))
 
 
 class _Walk:
@@ -93,13 +93,13 @@ class _Walk:
         elif status.st_size > LARGEST_FILE:
             self.report(path, f"is larger than {LARGEST_FILE:,} bytes and is not read", "split the file")
         elif len(self.files) >= MOST_FILES or self._total + status.st_size > LARGEST_SUM:
-            raise _Full
+            raise _FolderTooLarge
         else:
             self.files[path] = stamp_of(status)
             self._total += status.st_size
 
 
-class _Full(Exception):
+class _FolderTooLarge(Exception):
     """A folder holds more than is read."""
 
 

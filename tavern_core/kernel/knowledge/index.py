@@ -18,7 +18,7 @@ from tavern_core.errors import Finding, Location, StateDamaged, ToolFailed, Usag
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
 from tavern_core.kernel.files.file_stamp import Stamp
-from tavern_core.kernel.knowledge.chunking import CODE, Document, read_document
+from tavern_core.kernel.knowledge.chunking import CODE, KnowledgeDocument, read_document
 from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
 from tavern_core.kernel.stores.sqlite_file import SqliteFile, is_damaged
 
@@ -43,7 +43,7 @@ _FOUND: Final = "files.path, parts.anchor, parts.heading, parts.body, files.trus
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PassageRow:
     """One passage as it is stored."""
 
     path: str
@@ -54,7 +54,7 @@ class Row:
     score: float = 0.0
 
 
-class Index:
+class PassageIndex:
     """The passages below some folders. Safe for threads and processes.
 
     Args:
@@ -66,7 +66,7 @@ class Index:
         self._roots = tuple(roots)
         self._file = SqliteFile(file, _SCHEMA, is_cache=True, wait_s=_WAIT_S)
 
-    def search(self, query: str, most: int) -> list[Row]:
+    def search(self, query: str, most: int) -> list[PassageRow]:
         """The passages that fit best, best first; equal scores by path and place."""
         with self._fresh() as (db, _):
             words = query_words(query)
@@ -75,7 +75,7 @@ class Index:
                 rows = self._matching(db, list(dict.fromkeys(c for w in words if is_spaceless(w) for c in w)), most)
             return rows
 
-    def read(self, path: str, anchor: str, most: int) -> list[Row]:
+    def read(self, path: str, anchor: str, most: int) -> list[PassageRow]:
         """The passage with this anchor and what follows of its section; without an anchor, the document."""
         statement = (
             f"SELECT {_FOUND} FROM parts JOIN files ON files.id = parts.file WHERE files.path = ? AND"
@@ -96,7 +96,7 @@ class Index:
         self._file.close()
 
     @staticmethod
-    def _matching(db: sqlite3.Connection, words: Sequence[str], most: int) -> list[Row]:
+    def _matching(db: sqlite3.Connection, words: Sequence[str], most: int) -> list[PassageRow]:
         if not words:
             return []
         statement = (
@@ -170,9 +170,9 @@ class Index:
         return tuple(findings)
 
 
-def _row(columns: tuple[Any, ...]) -> Row:
+def _row(columns: tuple[Any, ...]) -> PassageRow:
     path, anchor, heading, body, trusted, *score = columns
-    return Row(path, anchor, heading, body, bool(trusted), -score[0] if score else 0.0)
+    return PassageRow(path, anchor, heading, body, bool(trusted), -score[0] if score else 0.0)
 
 
 def _drop(db: sqlite3.Connection, file: int) -> None:
@@ -188,7 +188,7 @@ def _put(db: sqlite3.Connection, path: str, root: Path, stamp: Stamp) -> None:
         digest = hashlib.sha256(content).hexdigest()
     except ToolFailed as error:
         stamp = _UNRELIABLE
-        digest, document = "", Document(findings=(Finding(CODE, error.message, error.hint, None, "warning"),))
+        digest, document = "", KnowledgeDocument(findings=(Finding(CODE, error.message, error.hint, None, "warning"),))
     else:
         row = db.execute("SELECT id, hash FROM files WHERE path = ?", (path,)).fetchone()
         if row is not None and row[1] == digest:

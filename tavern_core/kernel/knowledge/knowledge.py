@@ -22,7 +22,7 @@ from tavern_core.model.knowledge import KB, Passage
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.knowledge.index import Index, Row
+    from tavern_core.kernel.knowledge.index import PassageIndex, PassageRow
 
 CODE: Final = "KNOWLEDGE_INVALID"
 MOST_RESULTS: Final = 50
@@ -62,7 +62,7 @@ class KnowledgeState:
         }
 
 
-class Knowledge:
+class KnowledgeBases:
     """The knowledge bases of tavern.yaml, and searches in others. Safe for threads; reads files, so async code calls it in a thread.
 
     Args:
@@ -76,7 +76,7 @@ class Knowledge:
             for name, given in configured.items()
         }
         self._cache = cache
-        self._indexes: dict[tuple[Path, ...], Index] = {}
+        self._indexes: dict[tuple[Path, ...], PassageIndex] = {}
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -155,16 +155,16 @@ class Knowledge:
                 index.close()
             self._indexes.clear()
 
-    def _index(self, base: KnowledgeBase) -> Index:
+    def _index(self, base: KnowledgeBase) -> PassageIndex:
         with self._lock:
             if (found := self._indexes.get(base.folders)) is None:
-                from tavern_core.kernel.knowledge.index import Index
+                from tavern_core.kernel.knowledge.index import PassageIndex
 
                 key = hashlib.sha256("\0".join(map(str, base.folders)).encode("utf-8", "surrogateescape")).hexdigest()
-                found = self._indexes[base.folders] = Index(base.folders, self._cache / f"{key[:16]}.sqlite")
+                found = self._indexes[base.folders] = PassageIndex(base.folders, self._cache / f"{key[:16]}.sqlite")
             return found
 
 
-def _passage(base: KnowledgeBase, row: Row) -> Passage:
+def _passage(base: KnowledgeBase, row: PassageRow) -> Passage:
     citation = f"{_START}{base.name}/{row.path}" + (f"#{row.anchor}" if row.anchor else "")
     return Passage(citation, row.heading, row.text, row.score, base.trusted and row.trusted)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tavern_core.model.rate_and_concurrency_limits import Breaker
 
-State = Literal["closed", "open", "half-open"]
+BreakerState = Literal["closed", "open", "half-open"]
 
 
 class CircuitBreaker:
@@ -28,14 +28,14 @@ class CircuitBreaker:
     def __init__(
         self,
         rule: Breaker,
-        changed: Callable[[State], None] = lambda state: None,
+        changed: Callable[[BreakerState], None] = lambda state: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rule = rule
         self._changed = changed
         self._clock = clock
         self._lock = threading.Lock()
-        self._state: State = "closed"
+        self._state: BreakerState = "closed"
         self.failures = 0
         """In a row."""
         self._opened_at = 0.0
@@ -43,7 +43,7 @@ class CircuitBreaker:
         """The call that tries, until it has ended: also where another call, which began before, opens the breaker again."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """As the next call finds it."""
         is_rested = self._state == "open" and self._clock() >= self._opened_at + self.rule.rest_ms / 1000
         return "half-open" if is_rested else self._state

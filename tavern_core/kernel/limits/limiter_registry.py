@@ -17,8 +17,8 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.limit_rules import OWN, LimitRule, LimitRules, upstream_of
 from tavern_core.kernel.access.tool_access import caller_keys, own_keys
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.sync_async_drivers import Mode
-from tavern_core.kernel.limits.breakers import CircuitBreaker, State
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
+from tavern_core.kernel.limits.breakers import BreakerState, CircuitBreaker
 from tavern_core.kernel.limits.result_cache import ResultCache
 from tavern_core.kernel.limits.slots import Slots
 from tavern_core.kernel.log.recorder import Recorder
@@ -55,7 +55,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConcurrencyLimit:
     """Calls at a time, and where that is written."""
 
     place: str
@@ -63,12 +63,12 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Governor:
+class ToolLimiter:
     """The limits of one tool."""
 
     table: LimitTable
     rates: tuple[Rate, ...]
-    places: tuple[Place, ...]
+    places: tuple[ConcurrencyLimit, ...]
     breaker: CircuitBreaker | None
     breaker_place: str
     limits: ToolLimits
@@ -87,7 +87,7 @@ class Governor:
         """The rates that a call counts for; those of its caller first, so that a refused call does not use up a shared rate."""
         return (*self.table.of_caller(context)[0], *self.rates) if self.is_personal else self.rates
 
-    def places_of(self, context: CallContext) -> tuple[Place, ...]:
+    def places_of(self, context: CallContext) -> tuple[ConcurrencyLimit, ...]:
         return (*self.table.of_caller(context)[1], *self.places) if self.is_personal else self.places
 
     def words(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ class LimitTable:
         self._breakers: dict[str, CircuitBreaker] = {}
         self._blocks: dict[str, tuple[int, float]] = {}
         """Rate → how many uses of a block are left, and until when they hold."""
-        self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[Place, ...]]] = {}
+        self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[ConcurrencyLimit, ...]]] = {}
 
     def _completed(self, tool: ToolSpec, own: ToolLimits, shared: Iterable[LimitRule]) -> ToolLimits:
         """A tool's own limits, completed by those that it shares, and by what holds of all tools."""
@@ -179,7 +179,7 @@ class LimitTable:
             own = replace(own, cache_ms=0)
         return own.over(self._of_all)
 
-    def governor(self, tool: ToolSpec, rules: LimitRules) -> Governor | None:
+    def governor(self, tool: ToolSpec, rules: LimitRules) -> ToolLimiter | None:
         """The limits of a tool; None: it has none."""
         merged, origin = _merged(tool, rules)
         shared = [rule for rule in (rules.of_upstream(tool), rules.of_plugin(tool)) if rule is not None]
@@ -193,13 +193,13 @@ class LimitTable:
             if limits.rate is not None
         )
         places = tuple(
-            Place(where or origin["concurrency"], self._slots_of(key, limits))
+            ConcurrencyLimit(where or origin["concurrency"], self._slots_of(key, limits))
             for key, limits, where in everything
             if limits.concurrency is not None
         )
         breaker, breaker_place = self._breaker_of(tool, merged, shared, origin)
         limits = self._completed(tool, merged, reversed(shared))
-        governor = Governor(self, rates, places, breaker, breaker_place, limits, bool(self._callers))
+        governor = ToolLimiter(self, rates, places, breaker, breaker_place, limits, bool(self._callers))
         return governor if governor.has_any else None
 
     def _slots_of(self, key: str, limits: ToolLimits) -> Slots:
@@ -229,7 +229,7 @@ class LimitTable:
         return known, place
 
     def _new_breaker(self, key: str, rule: Breaker) -> CircuitBreaker:
-        def changed(state: State) -> None:
+        def changed(state: BreakerState) -> None:
             self._recorder.note(CIRCUIT_CHANGED, {"breaker": key, "state": state})
             if state == "open":
                 self._diagnostics.add(
@@ -248,7 +248,7 @@ class LimitTable:
             self._blocks[rate.key] = left - 1, until
             return True
 
-    async def take(self, rate: Rate, mode: Mode, left: float | None = None) -> float:
+    async def take(self, rate: Rate, mode: ExecutionMode, left: float | None = None) -> float:
         """Count one use for which there is no block (`has_block`).
 
         Args:
@@ -273,7 +273,7 @@ class LimitTable:
 
     # Those of each caller ------------------------------------------------------------------------------------------------
 
-    def of_caller(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
+    def of_caller(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[ConcurrencyLimit, ...]]:
         """What the caller's own rates count, and its own places."""
         who = context.principal, context.user_id, context.roles, context.profile, context.is_host
         found = self._personal.get(who)
@@ -288,7 +288,7 @@ class LimitTable:
                 self._personal[who] = found
         return found
 
-    def _worked_out(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[Place, ...]]:
+    def _worked_out(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[ConcurrencyLimit, ...]]:
         keys = [key for key in caller_keys(context, None) if key in self._callers]
         is_named = any(key in self._callers for key in own_keys(context))
         if _EVERYBODY in self._callers and not context.is_host and not is_named:
@@ -300,7 +300,7 @@ class LimitTable:
             if limits.rate is not None:
                 rates.append(Rate(place, limits.rate, one, *parse_rate(limits.rate)))
             if limits.concurrency is not None:
-                places.append(Place(place, self._slots_of(one, limits)))
+                places.append(ConcurrencyLimit(place, self._slots_of(one, limits)))
         return tuple(rates), tuple(places)
 
     # For people ----------------------------------------------------------------------------------------------------------

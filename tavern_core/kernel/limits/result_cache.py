@@ -24,7 +24,7 @@ _MOST_ARGUMENTS: Final = 64_000
 _ROW: Final = 500
 """Bytes that an entry takes besides its answer, about."""
 Key = tuple[Any, ...]
-Making = Future[ToolResult | bool]
+PendingResult = Future[ToolResult | bool]
 """Is done when a call has ended whose answer is cached: with its failure; False if its answer may be in the cache; True if another
 call has to make it."""
 
@@ -41,7 +41,7 @@ class ResultCache:
         self._clock = time.monotonic
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, tuple[float, object, bytes]] = OrderedDict()
-        self._made_now: dict[Key, tuple[object, object, Making]] = {}
+        self._made_now: dict[Key, tuple[object, object, PendingResult]] = {}
         """Key → by which tool, on which event loop, and the newest of the calls."""
         self.bytes = 0
         self.hits = self.misses = 0
@@ -83,7 +83,7 @@ class ResultCache:
             return success(value, trace, ("ok", None, (), (), {CACHED: True}, None))
         return ToolResult(True, value, content, meta={**(meta or {}), CACHED: True}, trace=trace)
 
-    def begin(self, key: Key, made_by: object, *, joins: bool) -> tuple[Making, bool]:
+    def begin(self, key: Key, made_by: object, *, joins: bool) -> tuple[PendingResult, bool]:
         """The call that makes this answer now, and True if it is the caller's own, which must `end` it.
 
         A call on another event loop is not waited for: that loop may have stopped, or wait for this thread.
@@ -97,11 +97,11 @@ class ResultCache:
                 maker, loop, making = known
                 if loop in (None, here) and (maker is made_by or maker == made_by):
                     return making, False
-            own: Making = Future()
+            own: PendingResult = Future()
             self._made_now[key] = made_by, here, own
         return own, True
 
-    def end(self, key: Key, making: Making, made_by: object, result: ToolResult | None, seconds: float) -> None:
+    def end(self, key: Key, making: PendingResult, made_by: object, result: ToolResult | None, seconds: float) -> None:
         """Cache the outcome of a call that has begun here, and let the calls go on that wait for it.
 
         Args:

@@ -19,7 +19,7 @@ PAUSE_MS: Final = 1_000
 """When to call again if it is not known when the calls before it end."""
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """As many wait as may."""
 
 
@@ -71,7 +71,7 @@ class Slots:
                 self.taken += 1
                 return None
             if self.waiting >= self.queue and not (self._displaces and self._displaced_for(caller)):
-                raise Full
+                raise QueueFull
             place: Future[None] = Future()
             self._waiting.setdefault(caller, deque()).append(place)
             self.waiting += 1
@@ -82,7 +82,7 @@ class Slots:
         greedy = max(self._waiting, key=lambda one: len(self._waiting[one]), default=None)
         if greedy is None or len(line := self._waiting[greedy]) <= len(self._waiting.get(caller, ())) + 1:
             return False
-        line.pop().set_exception(Full())
+        line.pop().set_exception(QueueFull())
         self.waiting -= 1
         return True
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from tavern_core.kernel.settings.result_redaction import strike
+from tavern_core.kernel.settings.result_redaction import redact_values
 from tavern_core.model.safe_printing import with_length
 from tavern_core.schema.problem import pointer
 from tavern_core.schema.redact import named_secrets
@@ -22,7 +22,7 @@ LONGEST: Final = 200
 _MISSING: Final = object()
 
 
-class Change(NamedTuple):
+class CallChange(NamedTuple):
     """What one plugin changed."""
 
     plugin: str
@@ -33,12 +33,12 @@ class Change(NamedTuple):
     after: Mapping[str, Any]
 
 
-def changed_by(changes: Sequence[Change]) -> list[dict[str, str]]:
+def changed_by(changes: Sequence[CallChange]) -> list[dict[str, str]]:
     """Who changed what, by name only."""
     return [{"plugin": change.plugin, "changed": change.changed} for change in changes]
 
 
-def diff(changes: Sequence[Change], redact: Callable[[Any], Any]) -> list[dict[str, Any]]:
+def diff(changes: Sequence[CallChange], redact: Callable[[Any], Any]) -> list[dict[str, Any]]:
     """The differences that each plugin made, secrets masked and long values shortened.
 
     Args:
@@ -48,7 +48,9 @@ def diff(changes: Sequence[Change], redact: Callable[[Any], Any]) -> list[dict[s
     for change in changes:
         before, after = _redacted(change.before, redact), _redacted(change.after, redact)
         secrets = sorted({*_masked(change.before, before), *_masked(change.after, after)}, key=len, reverse=True)
-        found = list(_differences(change.before, change.after, strike(before, secrets), strike(after, secrets), ()))
+        found = list(
+            _differences(change.before, change.after, redact_values(before, secrets), redact_values(after, secrets), ())
+        )
         rows += [{"plugin": change.plugin, **row} for row in found[:MOST_ROWS]]
         if len(found) > MOST_ROWS:
             rows.append({"plugin": change.plugin, "more": len(found) - MOST_ROWS})

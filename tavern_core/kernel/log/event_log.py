@@ -45,7 +45,7 @@ from tavern_core.kernel.files.atomic_file import (
     write_all,
 )
 from tavern_core.kernel.log.log_files import (
-    Tail,
+    LogTail,
     cut_off,
     head_line,
     head_path,
@@ -54,7 +54,7 @@ from tavern_core.kernel.log.log_files import (
     read_tail,
     rotated_path,
 )
-from tavern_core.kernel.log.record import GENESIS, Link, encode, encode_members
+from tavern_core.kernel.log.record import GENESIS, ChainLink, encode, encode_members
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model.event import LOG_DAMAGED, LOG_REPAIRED, Event
 from tavern_core.schema.redact import compile_redactor
@@ -327,7 +327,7 @@ class EventLog:
             cut = self._cut(self._descriptor, tail)
             self._size = tail.end
             before, cut_before = (
-                self._end_before() if fresh and tail.last is None else (Link(0, GENESIS, GENESIS), None)
+                self._end_before() if fresh and tail.last is None else (ChainLink(0, GENESIS, GENESIS), None)
             )
             missing = self._resume(tail, before) if fresh else ()
         if not fresh and tail.last is not None:
@@ -346,19 +346,19 @@ class EventLog:
             self._say(LOG_DAMAGED, text, lines=len(tail.damaged), between=[first, last])
         return True
 
-    def _cut(self, descriptor: int, tail: Tail) -> tuple[str, int] | None:
+    def _cut(self, descriptor: int, tail: LogTail) -> tuple[str, int] | None:
         """Store an incomplete end in a side file: its name and its bytes. None: there is none."""
         if not tail.torn:
             return None
         return cut_off(self.path, descriptor, tail.end, tail.torn, time.time()), len(tail.torn)
 
-    def _end_before(self) -> tuple[Link, tuple[str, int] | None]:
+    def _end_before(self) -> tuple[ChainLink, tuple[str, int] | None]:
         """Where the chain ended in the file before this one, and what was cut off there.
 
         The process that renamed it then writes its last record, and holds its lock until then; if it was killed, that record is
         incomplete.
         """
-        nothing = Link(0, GENESIS, GENESIS), None
+        nothing = ChainLink(0, GENESIS, GENESIS), None
         if (older := newest_rotated(self.path)) is None:
             return nothing
         is_sealed = not os.access(older, os.W_OK)  # older files may be read-only: then their end is not repaired
@@ -375,7 +375,7 @@ class EventLog:
         finally:
             os.close(descriptor)
 
-    def _resume(self, tail: Tail, before: Link) -> tuple[int, int] | tuple[()]:
+    def _resume(self, tail: LogTail, before: ChainLink) -> tuple[int, int] | tuple[()]:
         """Find the end of the chain in an unknown file; the first and last number of missing records.
 
         It is the last record of the file, or of the file before it. The anchor knows better when records are missing, and

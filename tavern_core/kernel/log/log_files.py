@@ -22,7 +22,7 @@ from typing import Final
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, free_path, write_all
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.log.record import LONGEST_RECORD, Link, decode_own, link
+from tavern_core.kernel.log.record import LONGEST_RECORD, ChainLink, decode_own, link
 from tavern_core.model.event import LOG_DAMAGED
 
 _HEAD: Final = re.compile(rb'\{"seq": *(\d{1,18}),"hash":"([0-9a-f]{64})","check":"([0-9a-f]{8})"\}\n?\Z')
@@ -46,12 +46,12 @@ def head_line(seq: int, digest: str) -> bytes:
     return b'%b,"check":"%08x"}\n' % (text, zlib.crc32(text))
 
 
-def read_head(descriptor: int) -> Link | None:
+def read_head(descriptor: int) -> ChainLink | None:
     """The anchor; None if it is missing or corrupt (it only helps to detect more)."""
     return _parse_head(os.pread(descriptor, _LONGEST_HEAD, 0))
 
 
-def read_head_file(path: Path) -> Link | None:
+def read_head_file(path: Path) -> ChainLink | None:
     """The anchor of a log that is not open."""
     try:
         with open_regular(path) as file:
@@ -60,11 +60,11 @@ def read_head_file(path: Path) -> Link | None:
         return None
 
 
-def _parse_head(text: bytes) -> Link | None:
+def _parse_head(text: bytes) -> ChainLink | None:
     match = _HEAD.match(text)
     if match is None or b"%08x" % zlib.crc32(text[: match.start(3) - len(b',"check":"')]) != match[3]:
         return None
-    return Link(int(match[1]), match[2].decode(), "")
+    return ChainLink(int(match[1]), match[2].decode(), "")
 
 
 def rotated_files(path: Path) -> list[Path]:
@@ -106,12 +106,12 @@ def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) 
 
 
 @dataclass(slots=True)
-class Tail:
+class LogTail:
     """What was seen. Offsets are bytes from the beginning of the file."""
 
     end: int
     """Behind the last complete line."""
-    last: Link | None = None
+    last: ChainLink | None = None
     """The last intact record."""
     torn: bytes = b""
     """What follows the last complete line: a record whose writer died."""
@@ -130,7 +130,7 @@ class Tail:
         return self.last is None and (bool(self.damaged_at_end) or len(self.torn) > 2 * LONGEST_RECORD)
 
 
-def read_tail(descriptor: int, known: int, size: int) -> Tail:
+def read_tail(descriptor: int, known: int, size: int) -> LogTail:
     """Look at the bytes from `known` (a line begins there) to `size`; of a long stretch only at its end, until an intact record is seen."""
     window = _WINDOW
     while True:
@@ -150,10 +150,10 @@ def _read(descriptor: int, start: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def _look(data: bytes, start: int, *, whole: bool) -> Tail:
+def _look(data: bytes, start: int, *, whole: bool) -> LogTail:
     """`whole`: a line begins at the beginning; otherwise the first, cut line is left out."""
     complete = data.rfind(b"\n") + 1
-    tail = Tail(end=start + complete, torn=data[complete:])
+    tail = LogTail(end=start + complete, torn=data[complete:])
     mentioned: list[range] = []
     at = 0 if whole else data.find(b"\n") + 1
     for line in data[at:complete].splitlines(keepends=True) if at < complete else ():

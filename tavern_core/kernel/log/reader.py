@@ -19,7 +19,7 @@ from tavern_core.kernel.log.record import LONGEST_RECORD, decode
 
 _BLOCK: Final = 64 * 1024
 _OWN: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
-Record = dict[str, Any]
+JsonRecord = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LogRecord:
     """Hash of the record before."""
     hash: str
 
-    def to_json(self) -> Record:
+    def to_json(self) -> JsonRecord:
         """The record as the file has it."""
         head = {
             "seq": self.seq,
@@ -53,7 +53,7 @@ class LogRecord:
         return {**head, **self.data, "prev": self.prev, "hash": self.hash}
 
     @classmethod
-    def from_json(cls, record: Record) -> LogRecord:
+    def from_json(cls, record: JsonRecord) -> LogRecord:
         """The reverse of `to_json`; of a corrupt record it takes what is readable."""
         time, type_, call, plugin, prev, digest = (
             str(record.get(key) or "") for key in ("time", "type", "callId", "plugin", "prev", "hash")
@@ -64,7 +64,7 @@ class LogRecord:
 
 def read(
     path: Path, *, last: int | None = None, call_id: str | None = None, types: Collection[str] | None = None
-) -> Iterator[Record]:
+) -> Iterator[JsonRecord]:
     """The records of the log at `path`, oldest first.
 
     Args:
@@ -88,11 +88,11 @@ def read(
                         yield record
 
 
-def _filter(call_id: str | None, types: Collection[str] | None) -> Callable[[bytes], Record | None]:
+def _filter(call_id: str | None, types: Collection[str] | None) -> Callable[[bytes], JsonRecord | None]:
     # A line contains the id as it is: lines without it need not be parsed.
     needle = json.dumps(call_id, ensure_ascii=False).encode("utf-8", "replace") if call_id is not None else b""
 
-    def wanted(line: bytes) -> Record | None:
+    def wanted(line: bytes) -> JsonRecord | None:
         if needle not in line or (record := decode(line)) is None or not isinstance(record.get("seq"), int):
             return None
         if call_id is not None and record.get("callId") != call_id:
@@ -102,8 +102,8 @@ def _filter(call_id: str | None, types: Collection[str] | None) -> Callable[[byt
     return wanted
 
 
-def _newest(files: list[Path], count: int, wanted: Callable[[bytes], Record | None]) -> list[Record]:
-    found: list[Record] = []
+def _newest(files: list[Path], count: int, wanted: Callable[[bytes], JsonRecord | None]) -> list[JsonRecord]:
+    found: list[JsonRecord] = []
     for file in reversed(files):
         with open_regular(file) as stream:
             for line in _backward(stream):

@@ -40,7 +40,7 @@ _MOST_DIGITS: Final = 4_000
 _second: tuple[int, str] = (0, "1970-01-01T00:00:00")  # formatted once a second, not once a record
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """What a record adds to the chain."""
 
     seq: int
@@ -109,7 +109,7 @@ quoted: Final = lru_cache(maxsize=1_024)(as_json)
 """Types of events, names of tools and plugins as JSON: few, and in every record."""
 
 
-def link(line: bytes) -> Link | None:
+def link(line: bytes) -> ChainLink | None:
     """The position of a line in the chain; None unless it is one complete record whose hash fits its bytes."""
     if line[-_HASH_TAIL : -_HASH_TAIL + len(_HASH)] != _HASH or not line.startswith(_START) or line[-3:] != _END:
         return None
@@ -119,7 +119,7 @@ def link(line: bytes) -> Link | None:
     number = line[len(_START) : line.find(b",")]
     if not number.isdigit():
         return None
-    return Link(int(number), digest, line[-_HASH_TAIL - 65 : -_HASH_TAIL - 1].decode("ascii", "replace"))
+    return ChainLink(int(number), digest, line[-_HASH_TAIL - 65 : -_HASH_TAIL - 1].decode("ascii", "replace"))
 
 
 def decode(line: bytes) -> dict[str, Any] | None:

@@ -16,9 +16,9 @@ from pydantic_core import to_json
 
 from tavern_core.errors import PolicyDenied, TavernError, UsageError
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.log.call_changes import Change, changed_by, diff
+from tavern_core.kernel.log.call_changes import CallChange, changed_by, diff
 from tavern_core.kernel.log.record import as_json, quoted
-from tavern_core.kernel.settings.result_redaction import strike
+from tavern_core.kernel.settings.result_redaction import redact_values
 from tavern_core.kernel.signal import Signal, Subscribers
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
@@ -87,7 +87,7 @@ class Recorder:
         return end
 
     def called(
-        self, call: ToolCall, redact: Redactor, changes: Sequence[Change], plugin: str = "", *, wanted: bool = True
+        self, call: ToolCall, redact: Redactor, changes: Sequence[CallChange], plugin: str = "", *, wanted: bool = True
     ) -> Event | None:
         """TOOL_CALLED: on the record before the tool runs.
 
@@ -119,7 +119,7 @@ class Recorder:
         return event
 
     def denied(
-        self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "", changes: Sequence[Change] = ()
+        self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "", changes: Sequence[CallChange] = ()
     ) -> Event:
         """POLICY_DENIED: who wanted what, who refused and why."""
         error = result.error
@@ -139,7 +139,7 @@ class Recorder:
         plugin: str = "",
         *,
         is_recorded: bool = True,
-        changes: Sequence[Change] = (),
+        changes: Sequence[CallChange] = (),
         wanted: bool = True,
     ) -> Event | None:
         """TOOL_RESULT: how a call ended.
@@ -205,9 +205,9 @@ class Recorder:
     def _value(call: ToolCall, value: Any, redact: Redactor) -> Any:
         if type(value) in _NEVER_SECRET:
             return value
-        return strike(redact(value), named_secrets(call.arguments))  # a tool may echo them
+        return redact_values(redact(value), named_secrets(call.arguments))  # a tool may echo them
 
-    def _add_changes(self, data: dict[str, Any], changes: Sequence[Change], redact: Redactor) -> None:
+    def _add_changes(self, data: dict[str, Any], changes: Sequence[CallChange], redact: Redactor) -> None:
         if changes:
             data["changedBy"] = changed_by(changes)
             if self._arguments and (rows := diff(changes, redact)):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.log.reader import LogRecord
 
-Record = Mapping[str, Any]
+RecordMembers = Mapping[str, Any]
 TELLING: Final = ("TOOL_CALLED", "POLICY_DENIED", "TOOL_RESULT")
 """Types of records that name the caller, the parent call among it."""
 _WHO: Final = (
@@ -92,11 +92,11 @@ def story(call_id: str, found: Sequence[LogRecord], others: Iterable[LogRecord])
     )
 
 
-def _first(records: Iterable[Record], name: str) -> Any:
+def _first(records: Iterable[RecordMembers], name: str) -> Any:
     return next((r[name] for r in records if r.get(name) is not None), None)
 
 
-def _outcome(denied: Record | None, result: Record) -> str:
+def _outcome(denied: RecordMembers | None, result: RecordMembers) -> str:
     if denied is not None:
         return "refused"
     if not result:

@@ -21,10 +21,10 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.log.log_files import all_files, head_path, read_head_file
-from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, Link, decode_own, link
+from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, ChainLink, decode_own, link
 from tavern_core.model.event import LOG_REPAIRED
 
-What = Literal["changed", "missing", "reordered", "torn"]
+DamageKind = Literal["changed", "missing", "reordered", "torn"]
 MOST_PROBLEMS: Final = 1000
 _REMEMBERED: Final = 4096  # hashes of the latest records, to check one that is out of order
 
@@ -35,7 +35,7 @@ class LogProblem(Problem):
 
     file: str
     line: int
-    what: What
+    what: DamageKind
     message: str
     hint: str = ""
     severity: Severity = "error"
@@ -151,7 +151,7 @@ class _Chain:
         self._place(found)
         self._remember(found)
 
-    def finish(self, anchor: Link | None) -> None:
+    def finish(self, anchor: ChainLink | None) -> None:
         """The anchor knows the last record, or one shortly before."""
         self.problems += dict.fromkeys(self.gaps.values())
         if anchor is None:
@@ -161,7 +161,7 @@ class _Chain:
         elif anchor.seq in self.hashes and self.hashes[anchor.seq] != anchor.hash:
             self._say("changed", f"record {anchor.seq} was replaced: its hash is not the one noted when it was written")
 
-    def _place(self, found: Link) -> None:
+    def _place(self, found: ChainLink) -> None:
         seq = found.seq
         if seq < self.expected and self.records > 1:
             self._out_of_order(seq)
@@ -190,7 +190,7 @@ class _Chain:
         else:
             self._say("reordered", f"record {seq} is here again")
 
-    def _remember(self, found: Link) -> None:
+    def _remember(self, found: ChainLink) -> None:
         self.lowest = min(self.lowest or found.seq, found.seq)
         if found.seq > self.highest:
             self.highest, self.head = found.seq, found.hash
@@ -198,7 +198,7 @@ class _Chain:
         if len(self.hashes) > _REMEMBERED:
             self.hashes.popitem(last=False)
 
-    def _say(self, what: What, message: str) -> None:
+    def _say(self, what: DamageKind, message: str) -> None:
         if len(self.problems) <= MOST_PROBLEMS:
             self.problems.append(LogProblem(self.file, self.line, what, message))
 

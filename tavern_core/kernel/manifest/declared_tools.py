@@ -19,7 +19,7 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.kernel.manifest.tool_files import SpecReading, ToolFileReading
-    from tavern_core.kernel.text.document import Document
+    from tavern_core.kernel.text.document import LocatedDocument
     from tavern_core.kernel.text.yaml_reader import YamlDocument
     from tavern_core.model.manifest import Manifest
     from tavern_core.model.path_problem import Path
@@ -88,7 +88,7 @@ def _read_tools(manifest: Manifest, document: YamlDocument, files: PluginFiles) 
         return DeclaredTools()
     if isinstance(manifest.tools, Entry):
         return _read_folder(manifest, document, files, manifest.tools.entry)
-    collected = _Collected()
+    collected = _ToolCollection()
     for index, definition in enumerate(manifest.tools):
         reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index))
         collected.add(reading, f"{document.file}: tools.{index}", document, ("tools", index, "id"))
@@ -101,7 +101,7 @@ def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles,
     if problem := files.problem(entry):
         hint, where = "create the folder, or correct the path", document.locate(("tools", "entry"))
         return DeclaredTools(findings=(Finding(CODE, problem, hint, where),))
-    collected = _Collected()
+    collected = _ToolCollection()
     stamps: list[tuple[str, CompactStamp | None]] = [(entry, files.stamp(entry))]
     for relative in _tool_files(files, entry, collected, document, TOOL_FILE_SUFFIX):
         stamps.append((relative, files.stamp(relative)))
@@ -121,7 +121,7 @@ def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles,
 
 
 def _tool_files(
-    files: PluginFiles, entry: str, collected: _Collected, document: YamlDocument, suffix: str
+    files: PluginFiles, entry: str, collected: _ToolCollection, document: YamlDocument, suffix: str
 ) -> Iterator[str]:
     """The tool files of `entry`: itself when it is one, else those in it."""
     folder = entry.rstrip("/").removeprefix("./") or "."
@@ -142,7 +142,7 @@ def _tool_files(
         yield name if folder == "." else f"{folder}/{name}"
 
 
-class _Collected:
+class _ToolCollection:
     """Tools in order; the second of one name is refused with both places."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class _Collected:
         self.findings: list[Finding] = []
         self._first: dict[str, tuple[str, str]] = {}
 
-    def add(self, reading: SpecReading, place: str, document: Document, id_path: Path) -> None:
+    def add(self, reading: SpecReading, place: str, document: LocatedDocument, id_path: Path) -> None:
         self.findings += reading.findings
         if reading.spec is None:
             return

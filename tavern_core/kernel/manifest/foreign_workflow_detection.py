@@ -13,7 +13,7 @@ from tavern_core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignFormat:
     """A format of another product."""
 
     product: str
@@ -23,13 +23,13 @@ class Foreign:
     """Where the document gives itself away."""
 
 
-def foreign(data: Any) -> Foreign | None:
+def foreign(data: Any) -> ForeignFormat | None:
     """The product that wrote `data`, which is JSON; None: unknown, or ours."""
     if isinstance(data, Mapping) and "nodes" in data and "edges" in data:
         return None
     return next(
         (
-            Foreign(product, what, place)
+            ForeignFormat(product, what, place)
             for product, what, recognise in _FORMATS
             if (place := recognise(data)) is not None
         ),
@@ -37,11 +37,11 @@ def foreign(data: Any) -> Foreign | None:
     )
 
 
-def foreign_text(text: str) -> Foreign | None:
+def foreign_text(text: str) -> ForeignFormat | None:
     """The same for a text that is not JSON: Dify exports YAML."""
     begun = text[:100_000].removeprefix("\ufeff")
     if all(re.search(pattern, begun, re.MULTILINE) for pattern in (r"^app:\s*$", r"^workflow:\s*$", r"^\s+graph:\s*$")):
-        return Foreign("Dify", _DIFY)
+        return ForeignFormat("Dify", _DIFY)
     return None
 
 

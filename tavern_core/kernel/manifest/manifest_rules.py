@@ -40,7 +40,7 @@ from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS, is_outlet
 CODE: Final = "MANIFEST_INVALID"
 
 
-Rule = Callable[[Manifest], Iterator[PathProblem]]
+ManifestRule = Callable[[Manifest], Iterator[PathProblem]]
 
 
 def check_manifest(manifest: Manifest, document: YamlDocument, *, strict: bool) -> list[Finding]:
@@ -373,7 +373,7 @@ def _repeats(manifest: Manifest) -> Iterator[PathProblem]:
             seen.add(name)
 
 
-_RULES: Final[tuple[Rule, ...]] = (
+_RULES: Final[tuple[ManifestRule, ...]] = (
     _name,
     _versions,
     _neighbours,
@@ -387,4 +387,11 @@ _RULES: Final[tuple[Rule, ...]] = (
     _frontend,
     _tools,
 )
-_AUTHOR_RULES: Final[tuple[Rule, ...]] = (_commands, _namespaces, _not_called_yet, _needless, _strongest_ui, _repeats)
+_AUTHOR_RULES: Final[tuple[ManifestRule, ...]] = (
+    _commands,
+    _namespaces,
+    _not_called_yet,
+    _needless,
+    _strongest_ui,
+    _repeats,
+)

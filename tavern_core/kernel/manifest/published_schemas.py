@@ -28,19 +28,19 @@ from tavern_core.model.toolfile import ToolDefinition
 from tavern_core.model.ui_extension_points import COMPONENTS, OUTLETS
 from tavern_core.model.workflow import NodeExec, Retry, Workflow
 
-Kind = Literal["manifest", "tool", "workflow"]
-FILES: Final[Mapping[Kind, str]] = {
+FileKind = Literal["manifest", "tool", "workflow"]
+FILES: Final[Mapping[FileKind, str]] = {
     "manifest": "plugin.schema.json",
     "tool": "tool.schema.json",
     "workflow": "workflow.schema.json",
 }
-_ROOTS: Final[Mapping[Kind, tuple[type[BaseModel], str]]] = {
+_ROOTS: Final[Mapping[FileKind, tuple[type[BaseModel], str]]] = {
     "manifest": (Manifest, "plugin.yaml of a tavern plugin"),
     "tool": (ToolDefinition, "A tool of a tavern plugin (*.tool.json)"),
     "workflow": (Workflow, "A workflow, as tavern-core and ComfyTavern read it"),
 }
 _TEXTS: Final = {**TEXTS, **WORKFLOW_TEXTS}
-_MANUALS: Final[Mapping[Kind, str]] = {"manifest": "manifest", "tool": "manifest", "workflow": "workflows"}
+_MANUALS: Final[Mapping[FileKind, str]] = {"manifest": "manifest", "tool": "manifest", "workflow": "workflows"}
 _DECLARED: Final = "#/$defs/Declared"
 _OTHER_CAPABILITIES: Final = (
     ("^secrets:[A-Za-z0-9_.-]{1,64}$", "use one secret by its name"),
@@ -49,14 +49,14 @@ _OTHER_CAPABILITIES: Final = (
 )
 
 
-def published_schema(kind: Kind) -> dict[str, Any]:
+def published_schema(kind: FileKind) -> dict[str, Any]:
     """The shipped schema of ``manifest`` (plugin.yaml), ``tool`` (*.tool.json) or ``workflow``."""
     text = resources.files("tavern_core").joinpath("schemas", FILES[kind]).read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
 
 
-def make_schema(kind: Kind) -> dict[str, Any]:
+def make_schema(kind: FileKind) -> dict[str, Any]:
     """The schema, generated from models and tables."""
     model, title = _ROOTS[kind]
     schema = model.model_json_schema(by_alias=True)
@@ -84,7 +84,7 @@ def make_schema(kind: Kind) -> dict[str, Any]:
     }
 
 
-def render(kind: Kind) -> str:
+def render(kind: FileKind) -> str:
     """The text of the shipped file."""
     return json.dumps(make_schema(kind), ensure_ascii=False, indent=2) + "\n"
 

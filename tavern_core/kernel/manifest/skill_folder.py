@@ -13,7 +13,7 @@ from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.manifest.skill_file import CODE, SkillFile
 from tavern_core.kernel.manifest.skill_tools import LONGEST_DESCRIPTION, NAMESPACE, read_one, specs_of, version_of
 from tavern_core.kernel.manifest.tool_ids import plugin_name
-from tavern_core.kernel.manifest.translated import Translated, unstated_needs
+from tavern_core.kernel.manifest.translated_plugin import TranslatedPlugin, unstated_needs
 from tavern_core.model.manifest import Manifest, Permissions
 from tavern_core.model.skill import SKILL_FILES, WHOLE
 
@@ -29,7 +29,7 @@ def check_skill(folder: Path) -> SkillFile:
     return skill
 
 
-def read_skill_folder(folder: str, files: PluginFiles, *, is_trusted: bool) -> Translated:
+def read_skill_folder(folder: str, files: PluginFiles, *, is_trusted: bool) -> TranslatedPlugin:
     """The skill in a folder, as a plugin.
 
     Args:
@@ -39,7 +39,7 @@ def read_skill_folder(folder: str, files: PluginFiles, *, is_trusted: bool) -> T
     skill = read_one(folder, files, "")
     name = plugin_name(skill.name, f"{NAMESPACE}-")
     if not skill.is_usable:
-        return Translated(name, findings=skill.findings)
+        return TranslatedPlugin(name, findings=skill.findings)
     specs = tuple(specs_of(skill, name, files, ""))
     manifest = Manifest(
         name=name,
@@ -49,4 +49,4 @@ def read_skill_folder(folder: str, files: PluginFiles, *, is_trusted: bool) -> T
         permissions=unstated_needs("skills") if len(specs) > 1 else Permissions(),
     )
     asks = frozenset() if is_trusted else frozenset({TRUST.id})
-    return Translated(name, manifest, DeclaredTools(specs), skill.findings, asks=asks)
+    return TranslatedPlugin(name, manifest, DeclaredTools(specs), skill.findings, asks=asks)

@@ -22,7 +22,7 @@ from tavern_core.kernel.manifest.implementation_validation import KINDS, shell_s
 from tavern_core.kernel.manifest.key_shape_examples import SHAPES
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_value_validation import setting_problems
-from tavern_core.kernel.text.document import Document
+from tavern_core.kernel.text.document import LocatedDocument
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.model.capability import DESTRUCTIVE, is_capability, known_capability
 from tavern_core.model.environment_variables import PERMISSION, is_name
@@ -81,7 +81,9 @@ def read_tool_file(text: str | bytes, file: str) -> ToolFileReading:
     return ToolFileReading(definition, findings, document)
 
 
-def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDefinition | None, tuple[Finding, ...]]:
+def read_tool_data(
+    data: Mapping[str, Any], document: LocatedDocument
+) -> tuple[ToolDefinition | None, tuple[Finding, ...]]:
     """The same for a definition that is data already: one that code returned, or a part of a larger document.
 
     Args:
@@ -99,7 +101,7 @@ def tool_spec(
     definition: ToolDefinition,
     *,
     manifest: Manifest,
-    document: Document,
+    document: LocatedDocument,
     path: Path = (),
 ) -> SpecReading:
     """Make the specification of one declared tool of the plugin `manifest` describes.
@@ -109,16 +111,16 @@ def tool_spec(
         document: the target of findings.
         path: the place of the definition in it: ``()`` in a tool file, ``("tools", 2)`` inline.
     """
-    return _Making(definition, manifest, document, path).make()
+    return _ToolSpecBuilder(definition, manifest, document, path).make()
 
 
 @dataclass
-class _Making:
+class _ToolSpecBuilder:
     """One definition on its way to a spec; collects findings."""
 
     definition: ToolDefinition
     manifest: Manifest
-    document: Document
+    document: LocatedDocument
     path: Path
     findings: list[Finding] = field(default_factory=list)
     id: str = ""

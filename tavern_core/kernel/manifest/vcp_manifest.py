@@ -19,7 +19,7 @@ from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.manifest.implementation_validation import KINDS, shell_signs, split_command
 from tavern_core.kernel.manifest.tool_ids import plugin_name
-from tavern_core.kernel.manifest.translated import CODE, Translated, unstated_needs
+from tavern_core.kernel.manifest.translated_plugin import CODE, TranslatedPlugin, unstated_needs
 from tavern_core.kernel.manifest.vcp_parameters import declared_schema, infer, inferred_schema, prose
 from tavern_core.kernel.manifest.vcp_settings import settings_of
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
@@ -50,7 +50,7 @@ _WINDOWS_PATH: Final = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
 """A backslash between two folders, and not before a sign that it guards (`"\\d+"`)."""
 
 
-def read_vcp(content: bytes, folder: str, files: PluginFiles) -> Translated:
+def read_vcp(content: bytes, folder: str, files: PluginFiles) -> TranslatedPlugin:
     """Read one manifest.
 
     Args:
@@ -63,14 +63,14 @@ def read_vcp(content: bytes, folder: str, files: PluginFiles) -> Translated:
     name = data.get("name") if isinstance(data, dict) else None
     name = name.strip() if isinstance(name, str) and name.strip() else folder.removesuffix(BLOCKED)
     if document.findings:
-        return Translated(plugin_name(name), findings=document.findings)
+        return TranslatedPlugin(plugin_name(name), findings=document.findings)
     if not isinstance(data, dict):
         finding = Finding(CODE, "a VCP manifest is one JSON object", "", document.locate(()))
-        return Translated(plugin_name(name), findings=(finding,))
-    return _Reading(data, document, name, folder, files).translated()
+        return TranslatedPlugin(plugin_name(name), findings=(finding,))
+    return _ManifestReading(data, document, name, folder, files).translated()
 
 
-class _Reading:
+class _ManifestReading:
     """One manifest on its way. Used once."""
 
     def __init__(
@@ -80,7 +80,7 @@ class _Reading:
         self._vcp, self._plugin, self._folder = name, plugin_name(name), folder
         self._findings: list[Finding] = []
 
-    def translated(self) -> Translated:
+    def translated(self) -> TranslatedPlugin:
         settings, self._findings = settings_of(self._data.get("configSchema"), self._plugin, self._document)
         if self._vcp != self._folder.removesuffix(BLOCKED):
             self._warn(("name",), f"the folder is called {self._folder!r:.80}, the plugin {self._vcp!r:.80}")
@@ -99,7 +99,7 @@ class _Reading:
             permissions=unstated_needs("VCP plugins"),
             aliases=self._aliases(tools),
         )
-        return Translated(self._plugin, manifest, DeclaredTools(tools), tuple(self._findings), off)
+        return TranslatedPlugin(self._plugin, manifest, DeclaredTools(tools), tuple(self._findings), off)
 
     # What runs ---------------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 
 
 @dataclass(frozen=True, slots=True)
-class Inferred:
+class InferredArguments:
     """What the examples of one command show."""
 
     examples: Mapping[str, str]
@@ -48,7 +48,7 @@ class Inferred:
     """What stands for `command` in them; empty where nothing does."""
 
 
-def infer(texts: Iterable[str], plugin: str, others: frozenset[str]) -> Inferred:
+def infer(texts: Iterable[str], plugin: str, others: frozenset[str]) -> InferredArguments:
     """Read the call blocks in `texts`.
 
     Args:
@@ -69,7 +69,7 @@ def infer(texts: Iterable[str], plugin: str, others: frozenset[str]) -> Inferred
             for key, field in fields.items():
                 if key not in _NOT_ARGUMENTS and _NAME.match(key) and len(found) < MOST_PARAMETERS:
                     found.setdefault(key, field.value.strip())
-    return Inferred(found, command)
+    return InferredArguments(found, command)
 
 
 def _value(field: Field | None) -> str:
@@ -81,7 +81,7 @@ def prose(text: str) -> str:
     return foreign_prose(_BLOCK.sub("…", text[:LONGEST_TEXT])).strip()
 
 
-def inferred_schema(found: Inferred) -> dict[str, Any]:
+def inferred_schema(found: InferredArguments) -> dict[str, Any]:
     """JSON Schema of parameters that were found in examples."""
     properties = {}
     for name, example in found.examples.items():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Finding
-from tavern_core.kernel.manifest.translated import CODE
+from tavern_core.kernel.manifest.translated_plugin import CODE
 from tavern_core.kernel.settings.setting_value_validation import value_problem
 from tavern_core.kernel.text.json_document import JsonDocument
 from tavern_core.model.environment_variables import is_name, is_passed, is_refused

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, WorkflowInvalid
-from tavern_core.kernel.manifest.foreign_workflow_detection import Foreign, foreign, foreign_text
+from tavern_core.kernel.manifest.foreign_workflow_detection import ForeignFormat, foreign, foreign_text
 from tavern_core.model import depths
 from tavern_core.model.safe_printing import and_more
 from tavern_core.schema.bounded_json_copying import json_copy
@@ -80,7 +80,7 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
     return found.model_copy(update={"id": id_ or found.name, "raw": data})
 
 
-def _of_another(other: Foreign, where: Location | None) -> Finding:
+def _of_another(other: ForeignFormat, where: Location | None) -> Finding:
     hint = f'run it with {other.product}; a workflow of this host holds {{"nodes": [...], "edges": [...]}} (docs/workflows.md), with types of `tavern nodes list`'
     return Finding(CODE, f"this is {other.what}, not a workflow of this host", hint, where)
 

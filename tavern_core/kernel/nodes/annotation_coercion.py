@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
-from tavern_core.schema.bounded_json_copying import NotPlain
+from tavern_core.schema.bounded_json_copying import NotPlainData
 from tavern_core.schema.deserialization import made_of_json
 
 Mismatch = Callable[[str, str], Exception]
@@ -32,22 +32,22 @@ def adapt(adapters: Mapping[str, TypeAdapter[Any]], inputs: dict[str, Any], mism
         Exception: `mismatch` of the first value that does not fit; of a stream, where it is read.
     """
     for key in adapters.keys() & inputs.keys():
-        inputs[key] = adapted(adapters, key, inputs[key], mismatch)
+        inputs[key] = adapt_value(adapters, key, inputs[key], mismatch)
 
 
-def adapted(adapters: Mapping[str, TypeAdapter[Any]], key: str, value: Any, mismatch: Mismatch) -> Any:
+def adapt_value(adapters: Mapping[str, TypeAdapter[Any]], key: str, value: Any, mismatch: Mismatch) -> Any:
     """One value of `adapt`, which also says what it raises."""
     adapter = adapters.get(key)
     if adapter is None or value is None:
         return value
     if isinstance(value, AsyncIterator):
-        return _Adapted(value, adapter, key, mismatch)
+        return _CoercedStream(value, adapter, key, mismatch)
     if isinstance(value, list) and value and all(isinstance(part, AsyncIterator) for part in value):
-        return [_Adapted(part, adapter, key, mismatch) for part in value]
+        return [_CoercedStream(part, adapter, key, mismatch) for part in value]
     return _made(adapter, key, value, mismatch)
 
 
-def made(adapter: TypeAdapter[Any], value: Any) -> Any:
+def coerce(adapter: TypeAdapter[Any], value: Any) -> Any:
     """What an annotation makes of plain data, as pydantic reads JSON: text becomes a date, an enum, in models also a number.
 
     Raises:
@@ -79,12 +79,12 @@ def why_not(error: ValidationError) -> str:
 
 def _made(adapter: TypeAdapter[Any], key: str, value: Any, mismatch: Mismatch) -> Any:
     try:
-        return made(adapter, value)
+        return coerce(adapter, value)
     except ValidationError as error:
         raise mismatch(key, why_not(error)) from None
 
 
-class _Adapted(AsyncIterator[Any]):
+class _CoercedStream(AsyncIterator[Any]):
     """A stream whose chunks are made into what its annotation says."""
 
     def __init__(self, stream: AsyncIterator[Any], adapter: TypeAdapter[Any], key: str, mismatch: Mismatch) -> None:
@@ -107,7 +107,7 @@ def plain(value: Any) -> Any:
         return value
     try:
         return _plain(value, depths.WRAPPED)
-    except NotPlain:
+    except NotPlainData:
         return value
 
 
@@ -116,7 +116,7 @@ def _plain(value: Any, depth: int) -> Any:
     if kind in SIMPLE:
         return value
     if depth == 0:
-        raise NotPlain("nested too deeply")
+        raise NotPlainData("nested too deeply")
     if kind is list:
         return (
             value if SIMPLE.issuperset(map(type, value)) else _same(value, [_plain(item, depth - 1) for item in value])
@@ -142,11 +142,11 @@ def _plain(value: Any, depth: int) -> Any:
         or isinstance(value, Iterator | AsyncIterator | BaseException)
         or hasattr(value, "get_secret_value")
     ):
-        raise NotPlain(kind.__name__)
+        raise NotPlainData(kind.__name__)
     try:
         return to_jsonable_python(value)
     except (PydanticSerializationError, ValueError, RecursionError):
-        raise NotPlain(kind.__name__) from None
+        raise NotPlainData(kind.__name__) from None
 
 
 def _same(old: list[Any], new: list[Any]) -> list[Any]:
@@ -158,7 +158,7 @@ def _mapping(value: Mapping[Any, Any], depth: int) -> Any:
         return value
     found = {_name(key): _plain(item, depth - 1) for key, item in value.items()}
     if len(found) < len(value):
-        raise NotPlain("two keys have the same text")
+        raise NotPlainData("two keys have the same text")
     if type(value) is dict and all(map(is_, found, value)) and all(map(is_, found.values(), value.values())):
         return value
     return found
@@ -171,5 +171,5 @@ def _name(key: Any) -> str:
     try:
         [name] = to_jsonable_python({key: None})
     except (PydanticSerializationError, ValueError):
-        raise NotPlain(type(key).__name__) from None
+        raise NotPlainData(type(key).__name__) from None
     return str(name)

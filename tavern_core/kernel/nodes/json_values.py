@@ -9,7 +9,7 @@ from typing import Any, Final
 from tavern_core.contract.nodes import Skip
 from tavern_core.model import depths
 from tavern_core.model.safe_printing import shortened
-from tavern_core.schema.bounded_json_copying import SCALARS, NotPlain
+from tavern_core.schema.bounded_json_copying import SCALARS, NotPlainData
 
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"
@@ -42,20 +42,20 @@ def to_plain(
         text = base64.b64encode(value).decode()
         return {_BYTES: text} if tagged else text
     if depth == 0:
-        raise NotPlain("nested too deeply")
+        raise NotPlainData("nested too deeply")
     if kind is list or kind is tuple or isinstance(value, list | tuple):
         return [
             item if type(item) in SCALARS else to_plain(item, depth - 1, tagged=tagged, large=large) for item in value
         ]
     if kind is dict or isinstance(value, Mapping):
         if not all(type(key) is str or isinstance(key, str) for key in value):
-            raise NotPlain("a key that is not text")
+            raise NotPlainData("a key that is not text")
         plain = {
             key: item if type(item) in SCALARS else to_plain(item, depth - 1, tagged=tagged, large=large)
             for key, item in value.items()
         }
         return {"$plain": plain} if tagged and TAGS & plain.keys() else plain
-    raise NotPlain(type(value).__name__)
+    raise NotPlainData(type(value).__name__)
 
 
 def from_plain(value: Any) -> Any:
@@ -74,10 +74,10 @@ def from_plain(value: Any) -> Any:
     return value
 
 
-def shown(value: Any, longest: int = 2_000) -> Any:
+def displayable(value: Any, longest: int = 2_000) -> Any:
     """`value` for people and events: plain, shortened; what JSON cannot hold as the name of its type."""
     try:
         plain = to_plain(value, tagged=False)
-    except NotPlain:
+    except NotPlainData:
         return f"<{type(value).__name__}>"
     return shortened(plain, longest) if isinstance(plain, str) else plain

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from tavern_core.contract.nodes import Node
 from tavern_core.frozen_dataclass import dataclass
 
-Form = Literal["async", "sync", "stream", "sync_stream"]
+CallForm = Literal["async", "sync", "stream", "sync_stream"]
 """A coroutine function, a function, an async generator, a generator."""
 
 
@@ -33,7 +33,7 @@ class NodeCode:
     """
 
     function: Callable[..., Any]
-    form: Form
+    form: CallForm
     context: str = ""
     adapters: Mapping[str, TypeAdapter[Any]] = field(default_factory=dict)
     cls: type[Node] | None = None

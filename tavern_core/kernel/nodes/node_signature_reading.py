@@ -18,9 +18,9 @@ from pydantic.json_schema import JsonSchemaMode
 from tavern_core.contract.nodes import Node, NodeContext, NodeMark, Out, Port, Stream, node_mark_of
 from tavern_core.errors import ActivationFailed
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.nodes.annotation_coercion import made, why_not
+from tavern_core.kernel.nodes.annotation_coercion import coerce, why_not
 from tavern_core.kernel.nodes.annotation_coercion import plain as plain_of
-from tavern_core.kernel.nodes.node_callable import Form, NodeCode, code_hash
+from tavern_core.kernel.nodes.node_callable import CallForm, NodeCode, code_hash
 from tavern_core.kernel.nodes.node_rules import definition_mismatch
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.node import COMBO, JSON_TYPES, NodeSpec, Slot
@@ -138,7 +138,7 @@ def _full_type(written: str, owner: NodeOwner) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Typed:
+class _ValueType:
     """What an annotation says of values: their `dataFlowType`, schema, what makes them of plain data, the only ones there are."""
 
     type: str
@@ -278,13 +278,13 @@ class _NodeReader:
     def _judge_default(self, name: str, adapter: TypeAdapter[Any] | None, default: Any) -> None:
         try:
             if adapter is not None:
-                made(adapter, default)
+                coerce(adapter, default)
         except ValidationError as error:
             raise self._refuse(
                 f"the default of {name!r} does not fit its annotation: {why_not(error)}", "correct the default"
             ) from None
 
-    def _type_of(self, hint: Any, constraints: tuple[Any, ...], name: str, mode: JsonSchemaMode) -> _Typed:
+    def _type_of(self, hint: Any, constraints: tuple[Any, ...], name: str, mode: JsonSchemaMode) -> _ValueType:
         """What an annotation says of values.
 
         Args:
@@ -299,11 +299,11 @@ class _NodeReader:
             kinds = {type(choice) for choice in choices}
             kind = _SCALARS.get(kinds.pop(), "WILDCARD") if len(kinds) == 1 else "WILDCARD"
             schema = {"enum": list(choices)}
-            return _Typed(kind, schema, None if origin is Literal else TypeAdapter(hint), choices)
+            return _ValueType(kind, schema, None if origin is Literal else TypeAdapter(hint), choices)
         whole = Annotated[(hint, *constraints)] if constraints else hint
         simply = simple(whole)
         if simply is not None and (not simply or (simply.keys() == {"type"} and isinstance(simply["type"], str))):
-            return _Typed(_SCALARS.get(origin, "WILDCARD"), simply)
+            return _ValueType(_SCALARS.get(origin, "WILDCARD"), simply)
         try:
             found, adapter = standing_alone(whole, mode)
         except NoSchema as error:
@@ -314,8 +314,8 @@ class _NodeReader:
         if kind == "BINARY" or (
             found is not None and kind in ("INTEGER", "FLOAT") and found.keys() <= {"type", "minimum", "maximum"}
         ):
-            return _Typed(kind, found)  # the slot itself says all of it
-        return _Typed(kind, found, adapter)
+            return _ValueType(kind, found)  # the slot itself says all of it
+        return _ValueType(kind, found, adapter)
 
     def _outputs(self, hint: Any) -> tuple[dict[str, Slot], dict[str, TypeAdapter[Any]]]:
         """The outputs, and the checks of objects among them."""
@@ -360,7 +360,7 @@ class _NodeReader:
         return ActivationFailed(f"{self.owner.name}: {self.name}{where} cannot be a node: {what}", hint=hint)
 
 
-def _form(function: Callable[..., Any]) -> Form:
+def _form(function: Callable[..., Any]) -> CallForm:
     plain = inspect.unwrap(function)
     if inspect.isasyncgenfunction(plain):
         return "stream"

@@ -61,7 +61,7 @@ class Metrics:
         self._tools: set[str] = set()
         """Names that are known to be of tools."""
         self._counts: Counter[tuple[str, bool]] = Counter()
-        self._times: dict[str, _Times] = {}
+        self._times: dict[str, _CallTimes] = {}
         self._denied: Counter[tuple[str, str]] = Counter()
         if not is_on:
             return
@@ -133,7 +133,7 @@ class Metrics:
                 tool = self._name(trace)
                 self._counts[tool, ok] += 1
                 if trace is not None:
-                    (self._times.get(tool) or self._times.setdefault(tool, _Times())).add(trace[3] * 1000)
+                    (self._times.get(tool) or self._times.setdefault(tool, _CallTimes())).add(trace[3] * 1000)
 
     def _name(self, trace: CallTrace | None) -> str:
         return trace[0] if trace is not None and trace[0] in self._tools else _UNKNOWN
@@ -200,7 +200,7 @@ class Metrics:
         yield from (calls, latency, denied)
 
 
-class _Times:
+class _CallTimes:
     """How long the calls of one tool took."""
 
     __slots__ = ("counts", "total")

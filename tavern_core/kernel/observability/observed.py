@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.contract.trace_context import traceparent_of
 from tavern_core.errors import UsageError
 from tavern_core.kernel.calls.pipeline import Pipeline
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 
 if TYPE_CHECKING:
     from tavern_core.kernel.calls.running_call import RunningCall
-    from tavern_core.kernel.catalogue.call_plan import Plan
+    from tavern_core.kernel.catalogue.call_plan import CallPlan
     from tavern_core.kernel.observability.metrics import Metrics
     from tavern_core.model.tool import ToolSpec
 
@@ -67,7 +67,7 @@ class ObservedPipeline(Pipeline):
         if wanted:
             self._begin_spans()
 
-    def observed(self, mode: Mode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
+    def observed(self, mode: ExecutionMode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
         """See `Pipeline.observed`."""
         if self.awaits and _SDK in _modules:
             self._begin_spans()
@@ -103,7 +103,7 @@ class ObservedPipeline(Pipeline):
         metrics.called(result)
         return result
 
-    async def _detached(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def _detached(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """See `Pipeline._detached`; what became a job counts as that alone, also where its caller gets the answer at once."""
         result = await Pipeline._detached(self, plan, call, mode)
         if self.metrics is not None:

@@ -21,23 +21,23 @@ from tavern_core.contract.context import PluginContext, Runtime
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, cancellations
-from tavern_core.kernel.hooks.argument_copies import copied
+from tavern_core.kernel.hooks.argument_copies import copy_json
 from tavern_core.kernel.plugins.candidate import has_nodes
-from tavern_core.kernel.plugins.contribution_registry import SECTIONS, named
+from tavern_core.kernel.plugins.contribution_registry import SECTIONS, checked_contributions
 from tavern_core.kernel.plugins.deactivation import forget, stop_started
-from tavern_core.kernel.plugins.host_registries import ImportGuard, Tables
-from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted
+from tavern_core.kernel.plugins.host_registries import HostRegistries, ImportGuard
+from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted_implementations
 from tavern_core.kernel.plugins.plugin_errors import as_activation_error
 from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
 from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
 from tavern_core.kernel.plugins.tool_homes import load_handler
 from tavern_core.kernel.plugins.tool_spec_reading import (
     DRAFT,
-    Described,
-    Owner,
+    OfferDescription,
+    OfferingPlugin,
     assign_names,
     describe,
     ids_made,
@@ -46,7 +46,7 @@ from tavern_core.kernel.plugins.tool_spec_reading import (
     spec_from_mapping,
     with_cautions,
 )
-from tavern_core.kernel.registry import Entry as ToolEntry
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.kernel.settings.secret_masking import MaskingFilter
 from tavern_core.model.call import host_context
 from tavern_core.model.safe_printing import printed
@@ -58,7 +58,7 @@ T = TypeVar("T")
 MOST_OFFERS: Final = 20_000
 
 
-async def activate(record: Record, tables: Tables, imports: ImportGuard) -> None:
+async def activate(record: PluginRecord, tables: HostRegistries, imports: ImportGuard) -> None:
     """Import a plugin and register what it offers; after an error everything is undone.
 
     Raises:
@@ -69,7 +69,7 @@ async def activate(record: Record, tables: Tables, imports: ImportGuard) -> None
     try:
         record.ctx = ctx = _context(record, tables)
         await _load(record, ctx, tables, imports)
-        record.implementations = tuple(permitted(record, tables.diagnostics))
+        record.implementations = tuple(permitted_implementations(record, tables.diagnostics))
         _declare_settings(record, tables)
         offered, described = await _ask(record, tables)
         entries = offered_entries(record, described, tables.diagnostics)
@@ -94,14 +94,14 @@ def _is_from_outside(error: BaseException, before: int) -> bool:
 
 
 async def _aside(
-    record: Record, tables: Tables, function: Callable[..., T], *args: Any, seconds: float | None = None
+    record: PluginRecord, tables: HostRegistries, function: Callable[..., T], *args: Any, seconds: float | None = None
 ) -> T:
     """Run what may take its time in a thread; in the name of the activation, so that it waits for no tool."""
     owner = record.name, "(activation)"
     return await tables.mode.blocking(function, *args, seconds=seconds, owner=owner)  # type: ignore[no-any-return]
 
 
-async def _load(record: Record, ctx: PluginContext, tables: Tables, imports: ImportGuard) -> None:
+async def _load(record: PluginRecord, ctx: PluginContext, tables: HostRegistries, imports: ImportGuard) -> None:
     """Import the code; in a thread, because it may take seconds."""
     candidate, began, inline = record.candidate, time.perf_counter(), record.candidate.is_given
     seconds = tables.base.config.limits.import_timeout_ms / 1000
@@ -131,7 +131,7 @@ async def _load(record: Record, ctx: PluginContext, tables: Tables, imports: Imp
     record.timings["import"] = (time.perf_counter() - began) * 1000
 
 
-def _context(record: Record, tables: Tables) -> PluginContext:
+def _context(record: PluginRecord, tables: HostRegistries) -> PluginContext:
     candidate, base = record.candidate, tables.base
     facilities = record.facilities = GrantedFacilities(record, tables.services, tables.settings, base)
     # In tavern.yaml these sections belong to plugins of the host.
@@ -142,7 +142,7 @@ def _context(record: Record, tables: Tables) -> PluginContext:
         candidate.version,
         candidate.facts.description,
         candidate.source,
-        copied(own.get(record.name, base.config.config)),
+        copy_json(own.get(record.name, base.config.config)),
         Runtime(base.version, platform.python_version(), base.is_safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,
@@ -150,9 +150,9 @@ def _context(record: Record, tables: Tables) -> PluginContext:
     )
 
 
-def _declare_settings(record: Record, tables: Tables) -> None:
+def _declare_settings(record: PluginRecord, tables: HostRegistries) -> None:
     tables.settings.withdraw(record.name)
-    declared = record.looked_at()
+    declared = record.read_tools()
     for spec in (*declared.specs, *declared.drafts):  # first, so that no stored value of them looks unknown
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
@@ -160,7 +160,7 @@ def _declare_settings(record: Record, tables: Tables) -> None:
         tables.settings.declare(record.name, record.candidate.origin.manifest().config_options, more=True)
 
 
-async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]]:
+async def _ask(record: PluginRecord, tables: HostRegistries) -> tuple[Offered, list[OfferDescription]]:
     """Collect everything the plugin offers, and check it; register nothing yet."""
     answers: dict[str, list[tuple[str, Any]]] = {}
     for impl in record.implementations:
@@ -172,7 +172,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     offered: dict[str, dict[str, Any]] = {}
     for section, hook in SECTIONS.items():
         for where, answer in answers.get(hook, ()):
-            found = named(section, answer, record.name, where)
+            found = checked_contributions(section, answer, record.name, where)
             _refuse_undeclared(record, section, found)
             _offer(record, offered, section, found)
     await _add_profiles(record, offered, tables)
@@ -187,7 +187,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
         item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner, drafts=True)
     ]
     returned = [replace(i.spec, impl=None) for i in answered if i.spec is not None and i.spec.impl is DRAFT]
-    drafts = [*record.looked_at().drafts, *returned]
+    drafts = [*record.read_tools().drafts, *returned]
     described = [item for item in answered if item.spec is None or item.spec.impl is not DRAFT]
     described = await _named_factories(record, described, owner, tables)
     described += await _handled(record, drafts, described, owner, tables)
@@ -197,7 +197,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     return offered, described
 
 
-def _offer(record: Record, offered: dict[str, dict[str, Any]], section: str, found: Mapping[str, Any]) -> None:
+def _offer(record: PluginRecord, offered: dict[str, dict[str, Any]], section: str, found: Mapping[str, Any]) -> None:
     """Add to what a plugin offers in one section. Raises NameConflict: a name is there already (NAME_CONFLICT)."""
     if twice := sorted(found.keys() & offered.get(section, {}).keys()):
         raise _twice(record, section, twice[0])
@@ -205,11 +205,11 @@ def _offer(record: Record, offered: dict[str, dict[str, Any]], section: str, fou
         offered.setdefault(section, {}).update(found)
 
 
-def _twice(record: Record, section: str, name: str) -> NameConflict:
+def _twice(record: PluginRecord, section: str, name: str) -> NameConflict:
     return NameConflict(f"{record.name} offers {section[:-1]} {name!r} twice", hint="leave one out")
 
 
-async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
+async def _add_profiles(record: PluginRecord, offered: dict[str, dict[str, Any]], tables: HostRegistries) -> None:
     """Add the profiles that are below `profiles.entry`."""
     if "profiles" not in record.candidate.facts.sections:
         return
@@ -222,7 +222,7 @@ async def _add_profiles(record: Record, offered: dict[str, dict[str, Any]], tabl
     _offer(record, offered, "profiles", found)
 
 
-async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
+async def _describe_nodes(record: PluginRecord, offered: dict[str, dict[str, Any]], tables: HostRegistries) -> None:
     """Make specifications of the nodes that hooks returned and that are below `nodes.entry`."""
     candidate = record.candidate
     given: list[Any] = list(offered.pop("nodes", {}).values())
@@ -243,7 +243,7 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     offered["nodes"] = nodes
 
 
-async def _nodes_in_files(record: Record, tables: Tables) -> list[Any]:
+async def _nodes_in_files(record: PluginRecord, tables: HostRegistries) -> list[Any]:
     """The nodes below `nodes.entry` of plugin.yaml."""
     from tavern_core.kernel.nodes.node_discovery import nodes_in
     from tavern_core.model.manifest import Entry
@@ -257,8 +257,8 @@ async def _nodes_in_files(record: Record, tables: Tables) -> list[Any]:
 
 
 def _flow_tools(
-    record: Record, drafts: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: Tables
-) -> list[Described]:
+    record: PluginRecord, drafts: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: HostRegistries
+) -> list[OfferDescription]:
     """Tools of kind `node` and `workflow` that declare no parameters: what they run says them.
 
     Code that cannot be found has unknown parameters: then any argument is allowed, and a call reports the missing code.
@@ -275,10 +275,10 @@ def _flow_tools(
                 or nodes.get(f"{record.name}:{written}")
                 or tables.contributions.all("nodes").get(written)
             )
-            found.append(Described(spec if node is None else node_tool(draft, node)))
+            found.append(OfferDescription(spec if node is None else node_tool(draft, node)))
         elif draft.kind == "workflow":
             workflow = workflow_behind(draft, record.candidate.folder)
-            found.append(Described(spec if workflow is None else flow_tool(draft, workflow)))
+            found.append(OfferDescription(spec if workflow is None else flow_tool(draft, workflow)))
     return found
 
 
@@ -291,44 +291,50 @@ def _read(items: Iterator[Any]) -> list[Any]:
     return found
 
 
-def _owner(record: Record, kinds: Collection[str]) -> Owner:
+def _owner(record: PluginRecord, kinds: Collection[str]) -> OfferingPlugin:
     candidate = record.candidate
-    return Owner.of(
+    return OfferingPlugin.of(
         candidate, from_mapping=lambda data: spec_from_mapping(data, candidate.origin.manifest()), kinds=kinds
     )
 
 
 async def _handled(
-    record: Record, drafts: Sequence[ToolSpec], described: list[Described], owner: Owner, tables: Tables
-) -> list[Described]:
+    record: PluginRecord,
+    drafts: Sequence[ToolSpec],
+    described: list[OfferDescription],
+    owner: OfferingPlugin,
+    tables: HostRegistries,
+) -> list[OfferDescription]:
     """The tools that name a handler: what its signature and its mark say; imported in a thread, like the plugin itself."""
     offered = {name for item in described for name in item.ids}
-    found: list[Described] = []
+    found: list[OfferDescription] = []
     for draft in drafts:
         handler = draft.implementation.get("handler")
         if handler and draft.name not in offered:
             thing = await _aside(record, tables, load_handler, record, handler)
-            found.append(Described(of_handler(thing, draft, owner)))
-    for spec in record.looked_at().specs:
+            found.append(OfferDescription(of_handler(thing, draft, owner)))
+    for spec in record.read_tools().specs:
         handler = spec.implementation.get("handler")
         if handler and spec.kind == "python" and spec.name not in offered:
             seconds = tables.base.config.limits.import_timeout_ms / 1000
             try:
                 thing = await _aside(record, tables, load_handler, record, handler, seconds=seconds)
-                found.append(Described(with_cautions(spec, of_handler(thing, spec, owner))))
+                found.append(OfferDescription(with_cautions(spec, of_handler(thing, spec, owner))))
             except (Exception, SystemExit):  # noqa: BLE001 - of code that cannot be read nothing holds; a call reports what is wrong
                 continue
     return found
 
 
-async def _named_factories(record: Record, described: list[Described], owner: Owner, tables: Tables) -> list[Described]:
+async def _named_factories(
+    record: PluginRecord, described: list[OfferDescription], owner: OfferingPlugin, tables: HostRegistries
+) -> list[OfferDescription]:
     """Give every factory the ids of what comes out of it: its own names, what it makes for the host, what is declared."""
     made: dict[int, tuple[str, ...]] = {}
     record.open_factories = tuple(i.factory for i in described if i.factory is not None and not i.names)
     for number, item in enumerate(described):
         if item.factory is not None and not item.names:
             made[number] = await _probe(record, item.factory, owner, tables)
-    declared = (spec.name for spec in record.looked_at().of_code)
+    declared = (spec.name for spec in record.read_tools().of_code)
     named_now, unnamed = assign_names(described, made, declared)
     if unnamed:
         tables.diagnostics.add(
@@ -340,7 +346,9 @@ async def _named_factories(record: Record, described: list[Described], owner: Ow
     return named_now
 
 
-async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tables) -> tuple[str, ...]:
+async def _probe(
+    record: PluginRecord, factory: ToolFactory, owner: OfferingPlugin, tables: HostRegistries
+) -> tuple[str, ...]:
     """What a factory without `names` makes for the host itself; () when that fails, which harms no other tool."""
     context = host_context(record.ctx.config if record.ctx else None)
     try:
@@ -352,7 +360,7 @@ async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tab
         return ()
 
 
-def _refuse_undeclared(record: Record, section: str, found: Mapping[str, Any]) -> None:
+def _refuse_undeclared(record: PluginRecord, section: str, found: Mapping[str, Any]) -> None:
     declared = record.candidate.facts.declared.get(section, ())
     known = {*declared, *(record.candidate.overrides if section == "services" else ())}
     extra = sorted(found.keys() - known)
@@ -363,7 +371,7 @@ def _refuse_undeclared(record: Record, section: str, found: Mapping[str, Any]) -
         )
 
 
-def _say_what_is_undeclared(record: Record, entries: list[ToolEntry], tables: Tables) -> None:
+def _say_what_is_undeclared(record: PluginRecord, entries: list[RegistryEntry], tables: HostRegistries) -> None:
     candidate = record.candidate
     if entries and not candidate.tool_ids and candidate.source in ("folder", "entry_point"):
         tables.diagnostics.add(
@@ -375,7 +383,7 @@ def _say_what_is_undeclared(record: Record, entries: list[ToolEntry], tables: Ta
         )
 
 
-def _register(record: Record, offered: Offered, entries: list[ToolEntry], tables: Tables) -> None:
+def _register(record: PluginRecord, offered: Offered, entries: list[RegistryEntry], tables: HostRegistries) -> None:
     """Register everything at once; the only step that changes what others see."""
     everything = offered
     candidate, facts = record.candidate, record.candidate.facts
@@ -398,7 +406,7 @@ def _register(record: Record, offered: Offered, entries: list[ToolEntry], tables
         record.provides["hooks"] = tuple(sorted({i.hook.name for i in running}))
 
 
-def _remember(record: Record, offered: Offered, tables: Tables) -> None:
+def _remember(record: PluginRecord, offered: Offered, tables: HostRegistries) -> None:
     """Store for the next start what only the code declares."""
     candidate = record.candidate
     if candidate.tool_ids or record.coded_settings or has_nodes(candidate):
@@ -406,7 +414,7 @@ def _remember(record: Record, offered: Offered, tables: Tables) -> None:
         tables.cache.store(candidate, tuple((record.specs or {}).values()), record.coded_settings, nodes)
 
 
-async def _start(record: Record, offered: Offered, tables: Tables) -> None:
+async def _start(record: PluginRecord, offered: Offered, tables: HostRegistries) -> None:
     for service in offered.get("services", {}).values():
         record.started.append(service)
         if service.start is not None:

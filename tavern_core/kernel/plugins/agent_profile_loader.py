@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from tavern_core.errors import ActivationFailed, Finding, ProfileInvalid
 from tavern_core.kernel.access.profile_files import ProfileFiles
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 
 if TYPE_CHECKING:
     from tavern_core.model.agent_profile import AgentProfile
 
 
-def profiles_in(candidate: Candidate, cache: Path) -> tuple[dict[str, AgentProfile], list[Finding]]:
+def profiles_in(candidate: PluginCandidate, cache: Path) -> tuple[dict[str, AgentProfile], list[Finding]]:
     """Name → profile, and what is wrong with the files; a wrong one costs its own profile alone.
 
     Args:

@@ -18,10 +18,10 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import ActivationFailed, NameConflict, ToolFileInvalid, UsageError
 from tavern_core.kernel.plugins.candidate import object_candidate
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.plugins.record import Record, Standing
+from tavern_core.kernel.plugins.plugin_record import PluginCondition, PluginRecord
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
-from tavern_core.kernel.plugins.tool_spec_reading import Owner, describe, spec_from_mapping
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.plugins.tool_spec_reading import OfferingPlugin, describe, spec_from_mapping
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name, is_plugin_name, is_reserved
 from tavern_core.model.nearest import known_instead
 from tavern_core.model.tool import ToolSpec
@@ -57,8 +57,10 @@ class Registration:
             return replace(spec := _written_out(data), name=named(spec.name), plugin=plugin)
 
         kinds = self._lifecycle.tables.contributions.kinds_of_plugins()
-        owner = Owner(plugin, record.candidate.version, {}, from_mapping=from_mapping, named=named, kinds=kinds)
-        entries: list[Entry] = []
+        owner = OfferingPlugin(
+            plugin, record.candidate.version, {}, from_mapping=from_mapping, named=named, kinds=kinds
+        )
+        entries: list[RegistryEntry] = []
         for item in describe(offers, owner):
             if not item.ids:
                 raise UsageError("a factory that is registered needs names=[...]")
@@ -73,10 +75,10 @@ class Registration:
                 if (name := written.get(spec.name, spec.name)) != spec.name and name != spec.local_name:
                     spec = replace(spec, aliases=(*spec.aliases, name))
             optional = spec.optional if spec else bool(item.factory and item.factory.optional)
-            entries += [Entry(tool_id, plugin, spec, item.factory, optional) for tool_id in item.ids]
+            entries += [RegistryEntry(tool_id, plugin, spec, item.factory, optional) for tool_id in item.ids]
         return self._add(record, entries)
 
-    def _add(self, record: Record, fresh: list[Entry]) -> tuple[str, ...]:
+    def _add(self, record: PluginRecord, fresh: list[RegistryEntry]) -> tuple[str, ...]:
         known = self._registry.of_plugin(record.name)
         taken = {**self._registry.entries(), **{entry.id: entry for entry in known}}
         for entry in fresh:
@@ -113,7 +115,7 @@ class Registration:
             return True
         return is_plugin_name(prefix) and prefix not in self._lifecycle.records
 
-    async def _own(self, plugin: str) -> Record:
+    async def _own(self, plugin: str) -> PluginRecord:
         """The record of the program's own plugin, made when it is first needed."""
         record = self._lifecycle.records.get(plugin)
         if record is None and is_reserved(plugin):
@@ -121,7 +123,7 @@ class Registration:
         if record is None:
             candidate = object_candidate(Plugin(SimpleNamespace(), name=plugin))
             record = self._lifecycle.records.new(candidate, len(self._lifecycle.records))
-            record.standing = Standing("granted")
+            record.condition = PluginCondition("granted")
             self._lifecycle.records[plugin] = record
             await self._lifecycle.activate(plugin)
         elif not isinstance(record.thing, SimpleNamespace) or vars(record.thing):

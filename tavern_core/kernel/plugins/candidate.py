@@ -25,7 +25,7 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, mark_of
 from tavern_core.errors import Finding, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.discovery.manifest_facts import Facts, facts_of
+from tavern_core.kernel.discovery.manifest_facts import ManifestFacts, facts_of
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.grants.grants import Tier
 from tavern_core.kernel.hooks.table import implements
@@ -49,11 +49,11 @@ _NO_TOOLS: Final = DeclaredTools()
 class Tiers(Protocol):
     """Where the code of found plugins runs now: in this process, or in one of its own."""
 
-    def reason(self, candidate: Candidate) -> str:
+    def reason(self, candidate: PluginCandidate) -> str:
         """Why it runs in its own process; empty for one that runs in the host."""
         ...
 
-    def load(self, candidate: Candidate, ctx: PluginContext) -> Any:
+    def load(self, candidate: PluginCandidate, ctx: PluginContext) -> Any:
         """Start its process; returns its proxy. Raises PluginError."""
         ...
 
@@ -105,13 +105,13 @@ class Origin(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PluginCandidate:
     """One plugin that may be activated."""
 
     name: str
     source: Source
     origin: Origin
-    facts: Facts
+    facts: ManifestFacts
     """The light half of its manifest."""
     distribution: str = ""
     location: str = ""
@@ -255,13 +255,13 @@ class _Given(Origin):
 
 
 @functools.cache
-def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str) -> Candidate:
+def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str) -> PluginCandidate:
     """One of the plugins in the box; the same for all hosts of a process."""
-    return Candidate(
+    return PluginCandidate(
         name,
         "builtin",
         _Bundled(name, version, module),
-        Facts(name, version),
+        ManifestFacts(name, version),
         location=module,
         implicit=True,
         fixed_id=True,
@@ -269,7 +269,7 @@ def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str
     )
 
 
-def isolation_reason(facts: Facts, config: IsolationConfig) -> str:
+def isolation_reason(facts: ManifestFacts, config: IsolationConfig) -> str:
     """Why a plugin belongs to the isolated tier, as it is declared and configured; empty for one that does not."""
     if facts.isolation == "process":
         return "plugin.yaml says so"
@@ -294,7 +294,7 @@ def _checked_name(name: object) -> str:
     return name
 
 
-def object_candidate(given: Any) -> Candidate:
+def object_candidate(given: Any) -> PluginCandidate:
     """A plugin that was passed to `Tavern.open`.
 
     Raises:
@@ -316,7 +316,7 @@ def object_candidate(given: Any) -> Candidate:
     facts = facts_of(final)
     if implicit:
         facts = replace(facts, description=_said(plugin.thing, "description") or _first_line(thing))
-    return Candidate(
+    return PluginCandidate(
         name,
         "object",
         _Given(thing, final, tools),
@@ -474,6 +474,6 @@ def _first_line(thing: Any) -> str:
     return seen((text or "").strip().partition("\n")[0])
 
 
-def has_nodes(candidate: Candidate) -> bool:
+def has_nodes(candidate: PluginCandidate) -> bool:
     """Whether a plugin may offer node types: it declares some, or has no declarations."""
     return "nodes" in candidate.facts.sections or candidate.implicit

@@ -18,14 +18,14 @@ from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
 from tavern_core.kernel.discovery.other_formats import roots_of
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.plugins.candidate import Candidate, Origin, Tiers, has_nodes, isolation_reason
+from tavern_core.kernel.plugins.candidate import Origin, PluginCandidate, Tiers, has_nodes, isolation_reason
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.plugin_status import Diagnostic, Source
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.plugins.record import Record
+    from tavern_core.kernel.plugins.plugin_record import PluginRecord
     from tavern_core.model.manifest import Manifest
     from tavern_core.model.node import NodeSpec
     from tavern_core.model.settings import SettingItem
@@ -55,7 +55,7 @@ class IndexedSpecs:
 
     def store(
         self,
-        candidate: Candidate,
+        candidate: PluginCandidate,
         specs: tuple[ToolSpec, ...],
         settings: tuple[SettingItem, ...],
         nodes: tuple[NodeSpec, ...],
@@ -87,26 +87,26 @@ class IndexedSpecs:
                 if self._bursts == 0 and self._discovery is not None:
                     self._discovery.save()
 
-    def _plugin(self, candidate: Candidate) -> FoundPlugin | None:
+    def _plugin(self, candidate: PluginCandidate) -> FoundPlugin | None:
         plugin = self._found.get(candidate.name)
         return None if plugin is None or candidate.source != plugin.source else plugin
 
-    def specs(self, record: Record) -> dict[str, ToolSpec]:
+    def specs(self, record: PluginRecord) -> dict[str, ToolSpec]:
         """Tools of a plugin whose definition is known without importing it: from tool files, and from the last activation if its
         files are still the same."""
         if (known := record.specs) is None:
-            declared, plugin = record.looked_at(), self._plugin(record.candidate)
+            declared, plugin = record.read_tools(), self._plugin(record.candidate)
             remembered = () if plugin is None else plugin.specs()
             found = {spec.name: spec for spec in (*remembered, *declared.specs)}
             allowed = set(record.candidate.tool_ids)
             known = record.specs = {name: spec for name, spec in found.items() if name in allowed}
         return known
 
-    def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]:
+    def settings(self, candidate: PluginCandidate) -> tuple[Mapping[str, Any], ...]:
         """The settings that its code declared when it was last active, if its files are still the same."""
         return () if (plugin := self._plugin(candidate)) is None else plugin.coded_settings()
 
-    def nodes(self, candidate: Candidate) -> tuple[NodeSpec, ...] | None:
+    def nodes(self, candidate: PluginCandidate) -> tuple[NodeSpec, ...] | None:
         """Its node types when it was last active, without code, if its files are still the same."""
         from tavern_core.kernel.nodes.node_serialization import unpack_node
 
@@ -120,7 +120,7 @@ class IndexedSpecs:
 
 def find_candidates(
     loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs, tiers: Tiers
-) -> list[Candidate]:
+) -> list[PluginCandidate]:
     """All plugins in the configured folders and among the installed packages, in order of precedence."""
     plugins, skills = loaded.config.plugins, loaded.config.skills
     discovery = discover(
@@ -186,11 +186,11 @@ class _Files(Origin):
             raise ActivationFailed(f"the files of {self.plugin.name} cannot be unpacked: {why}") from error
 
 
-def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers) -> Candidate:
+def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers) -> PluginCandidate:
     """A discovered plugin, ready to be checked and activated."""
     module, facts, tool_ids = plugin.candidate.module, plugin.facts, plugin.declared_tools
     code = PackageCode(module) if module else FolderCode(plugin.name, plugin.folder)
-    return Candidate(
+    return PluginCandidate(
         plugin.name,
         plugin.source,
         _Files(plugin, code),

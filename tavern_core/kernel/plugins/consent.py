@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from tavern_core.errors import UsageError
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, asked, decide, difference
+from tavern_core.kernel.grants.grants import (
+    GrantDecision,
+    GrantRecord,
+    PluginFacts,
+    decide,
+    difference,
+    requested_permissions,
+)
 from tavern_core.kernel.plugins.candidate import USE
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, facts_of_now
@@ -46,7 +53,7 @@ class Consent:
         names = {p: self._reached(p.removeprefix(USE)) for p in facts.requested if p.startswith(USE)}
         reached = {permission: methods for permission, methods in names.items() if methods is not None}
         if candidate.source in GRANTED_BY_PASSING:
-            return Review(facts, Decision(granted=facts.requested, scopes=facts.scopes), reached=reached)
+            return Review(facts, GrantDecision(granted=facts.requested, scopes=facts.scopes), reached=reached)
         record = self._grants.read().get(name)
         asked = candidate.origin.manifest().permissions.capabilities if candidate.requested else ()
         return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason}, record, reached)
@@ -60,7 +67,7 @@ class Consent:
                 "all_requested=True and permissions by name are two different things", hint="say one of them"
             )
         if not all_requested and not named:
-            if not (waiting := asked(facts, self._grants.read().get(name))):
+            if not (waiting := requested_permissions(facts, self._grants.read().get(name))):
                 return
             hint = f"tavern.grant({name!r}, {min(waiting)!r}, ...), or all_requested=True for all but danger:*"
             raise UsageError(f"no permission is named for {name}", hint=hint)
@@ -87,7 +94,7 @@ class Consent:
             there = self._lifecycle.records.keys()
             grants = self._grants.forget(*(name for name in grants.records if name not in there))
         for facts in installed:
-            if (record := self._lifecycle.record(facts.name)).standing.note:
+            if (record := self._lifecycle.record(facts.name)).condition.note:
                 record.note_changes(changed=frozenset(), note="")
         self._reconciler.judge()
         return grants.records

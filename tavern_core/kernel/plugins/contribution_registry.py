@@ -25,7 +25,7 @@ from tavern_core.contract.protocols import (
 )
 from tavern_core.contract.ranking import Ranker
 from tavern_core.errors import ActivationFailed, NameConflict
-from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
+from tavern_core.kernel.plugins.service_overrides import ServiceOverride, standing_in, winner
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.naming_rules import (
     COMMAND_HINT,
@@ -49,7 +49,7 @@ class Contributions:
         self._changed = changed
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
-        self._overrides: dict[str, dict[str, Override]] = {}
+        self._overrides: dict[str, dict[str, ServiceOverride]] = {}
         self._used: dict[str, tuple[str, Any]] = {}  # services as they are used: overridden ones replaced
         self._builtin: frozenset[str] = frozenset()
         self.generation = 0
@@ -61,7 +61,7 @@ class Contributions:
         offered: Mapping[str, Mapping[str, Any]],
         *,
         source: Source = "folder",
-        overriding: Iterable[Override] = (),
+        overriding: Iterable[ServiceOverride] = (),
     ) -> None:
         """Register all contributions of one plugin, or none.
 
@@ -178,7 +178,7 @@ def _taken(plugin: str, section: str, name: str, by: str) -> NameConflict:
     return NameConflict(f"{plugin}: {section[:-1]} {name!r} already comes from {by}", hint=hint)
 
 
-def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, Any]:
+def checked_contributions(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, Any]:
     """What one register-hook answered, as name → thing, each checked against its Protocol.
 
     Args:

@@ -10,22 +10,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tavern_core.kernel.plugins.host_registries import Tables
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.host_registries import HostRegistries
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.kernel.plugins.service_replacement import report_rivals
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.safe_printing import printed
 
 
-async def stop(record: Record, tables: Tables, drain_s: float) -> None:
+async def stop(record: PluginRecord, tables: HostRegistries, drain_s: float) -> None:
     """Stop an active plugin.
 
     Args:
         drain_s: how long running calls may take to end, in seconds.
     """
     # Its ids stay known while it stops: a caller gets the true reason, not "no such tool".
-    listed = [Entry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]
+    listed = [RegistryEntry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]
     tables.registry.put(record.name, record.rank, listed, {})
     try:
         await _drain(record, tables, drain_s)
@@ -37,7 +37,7 @@ async def stop(record: Record, tables: Tables, drain_s: float) -> None:
         forget(record, tables)
 
 
-def forget(record: Record, tables: Tables) -> None:
+def forget(record: PluginRecord, tables: HostRegistries) -> None:
     """Take everything that a plugin registered out of the host's tables."""
     tables.registry.drop(record.name)
     tables.hooks.remove(record.name)
@@ -56,7 +56,7 @@ def forget(record: Record, tables: Tables) -> None:
     tables.base.signals.answers.emit()
 
 
-async def stop_started(record: Record, tables: Tables) -> None:
+async def stop_started(record: PluginRecord, tables: HostRegistries) -> None:
     """Stop the services that were started, the last one first."""
     while record.started:
         service = record.started.pop()
@@ -65,7 +65,7 @@ async def stop_started(record: Record, tables: Tables) -> None:
             tables.diagnostics.add("SERVICE_STOP_FAILED", text, plugin=record.name, severity="error")
 
 
-async def _close_executors(record: Record, tables: Tables) -> None:
+async def _close_executors(record: PluginRecord, tables: HostRegistries) -> None:
     """An executor that keeps processes or connections has a `close`, sync or async."""
     for kind, executor in tables.contributions.all("executors").items():
         close = getattr(executor, "close", None)
@@ -76,7 +76,7 @@ async def _close_executors(record: Record, tables: Tables) -> None:
             tables.diagnostics.add("EXECUTOR_CLOSE_FAILED", text, plugin=record.name, severity="error")
 
 
-async def _failure(tables: Tables, end: Callable[[], Any]) -> Exception | None:
+async def _failure(tables: HostRegistries, end: Callable[[], Any]) -> Exception | None:
     """End something; the error, if there is one: it must not keep the others running."""
     try:
         await tables.calls.work("stopping it", end, mode=tables.mode)
@@ -85,7 +85,7 @@ async def _failure(tables: Tables, end: Callable[[], Any]) -> Exception | None:
     return None
 
 
-async def _drain(record: Record, tables: Tables, drain_s: float) -> None:
+async def _drain(record: PluginRecord, tables: HostRegistries, drain_s: float) -> None:
     """Wait until no call of the plugin is running."""
     end, pause = time.monotonic() + drain_s, 0.001
     while record.usage.calls and time.monotonic() < end:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.capability_scope import Scope, common, folders, scope_kind
 
 _NET: Final = ("network", "read:web")
 
 
-def narrowed(rights: Rights, context: CallContext) -> Rights:
+def narrow_rights(rights: Rights, context: CallContext) -> Rights:
     """`rights` with each scope narrowed by the caller; a caller never widens one."""
     places = dict(rights.places)
     if context.workspace_dir:
@@ -47,7 +47,7 @@ class EffectiveScopes:
     data_root: Path
     hosts: tuple[str, ...] = ()
 
-    def scopes(self, record: Record) -> Mapping[str, tuple[str, ...]]:
+    def scopes(self, record: PluginRecord) -> Mapping[str, tuple[str, ...]]:
         """Granted capability → its scope; those without limit are not in it.
 
         Paths are absolute, except ``$workspace``: that is a matter of each call (`model.scope.folders` puts it in).
@@ -55,13 +55,13 @@ class EffectiveScopes:
         roots = self.places(record)
         found = {
             name: (folders(scope, roots) or ()) if scope_kind(name) == "paths" else scope
-            for name, scope in record.standing.scopes.items()
+            for name, scope in record.condition.scopes.items()
         }
         if self.hosts and record.candidate.source == "builtin":  # ``*`` means: no scope
             found |= {name: ("*", *self.hosts) for name in _NET if name not in found}
         return found
 
-    def places(self, record: Record) -> Mapping[str, str]:
+    def places(self, record: PluginRecord) -> Mapping[str, str]:
         """What the beginnings of paths stand for (`model.scope.ROOTS`; "" is the project), except ``$workspace``."""
         places = {
             "": str(self.project),
@@ -72,6 +72,6 @@ class EffectiveScopes:
             places["$plugin"] = str(record.candidate.folder)
         return places
 
-    def scope(self, record: Record, capability: str) -> Scope:
+    def scope(self, record: PluginRecord, capability: str) -> Scope:
         """One scope: None without limit, empty if the capability is not granted."""
         return self.scopes(record).get(capability) if record.may(capability) else ()

@@ -15,23 +15,23 @@ from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, P
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.foundation import Foundation
-from tavern_core.kernel.grants.grants import Decision
-from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
-from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, Decisions
-from tavern_core.kernel.plugins.record import USABLE, Record, Standing
+from tavern_core.kernel.grants.grants import GrantDecision
+from tavern_core.kernel.plugins.candidate import PluginCandidate, isolation_reason
+from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, GrantDecisions
+from tavern_core.kernel.plugins.plugin_record import USABLE, PluginCondition, PluginRecord
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_reserved, is_reserved_namespace
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.plugin_status import Diagnostic
 
 _NAMESPACES: Final = frozenset(map(fold, RESERVED_NAMESPACES))
-_REVIEWED: Final = Standing("reviewed")
+_REVIEWED: Final = PluginCondition("reviewed")
 """Nothing speaks against it so far; what it was granted follows."""
 LONGEST_PATH: Final = 20
 """Names in the path of a circle that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class EligibilityInputs:
     """The inputs of the check besides the plugins."""
 
     base: Foundation
@@ -39,10 +39,10 @@ class Circumstances:
     """Plugin → reason, as the operator left it."""
     core_tools: Mapping[str, str]
     """The host's own tools: folded local name → local name."""
-    decisions: Decisions
+    decisions: GrantDecisions
 
 
-def judge(records: Mapping[str, Record], around: Circumstances) -> None:
+def check_eligibility(records: Mapping[str, PluginRecord], around: EligibilityInputs) -> None:
     """Set the standing of every record that is not active: state, reason and grants, each taken over as a whole."""
     _review_names(records, around.base)
     waiting = [r for r in records.values() if not r.active]
@@ -59,7 +59,7 @@ def judge(records: Mapping[str, Record], around: Circumstances) -> None:
         record.judged(verdict)
 
 
-def _review_names(records: Mapping[str, Record], base: Foundation) -> None:
+def _review_names(records: Mapping[str, PluginRecord], base: Foundation) -> None:
     """Report entries of tavern.yaml that name no plugin or permission: without effect, they would go unnoticed."""
     config = base.config
     lists: tuple[tuple[str, Iterable[str]], ...] = (
@@ -85,12 +85,12 @@ def _report_name(message: str, hint: str, diagnostics: Diagnostics) -> None:
     diagnostics.put(Diagnostic("CONFIG_INVALID", f"{message}; the entry has no effect", hint=hint), judged=True)
 
 
-def _judge_alone(record: Record, around: Circumstances) -> Standing:
+def _judge_alone(record: PluginRecord, around: EligibilityInputs) -> PluginCondition:
     candidate = record.candidate
     if candidate.fixed_id:
         return _REVIEWED
     if (off := _switched_off(record, around)) is not None:
-        return Standing("disabled", off[0], fix=off[1], findings=candidate.findings)
+        return PluginCondition("disabled", off[0], fix=off[1], findings=candidate.findings)
     if candidate.errors:
         first, *others = candidate.errors
         more = f", and {len(others)} more" if others else ""
@@ -99,12 +99,12 @@ def _judge_alone(record: Record, around: Circumstances) -> Standing:
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
     if candidate.facts.off:
-        return Standing("disabled", candidate.facts.off, findings=candidate.findings)
+        return PluginCondition("disabled", candidate.facts.off, findings=candidate.findings)
     error = _obstacle(record, around)
     return _REVIEWED if error is None else record.failed(error)
 
 
-def _obstacle(record: Record, around: Circumstances) -> TavernError | None:
+def _obstacle(record: PluginRecord, around: EligibilityInputs) -> TavernError | None:
     """Why a plugin cannot be used that is sound and not turned off; None where it can."""
     candidate = record.candidate
     if is_reserved(candidate.name):
@@ -122,7 +122,7 @@ def _obstacle(record: Record, around: Circumstances) -> TavernError | None:
     return _judge_host_version(record, around.base) or around.decisions.refusal(candidate) or record.broken
 
 
-def _switched_off(record: Record, around: Circumstances) -> tuple[str, str] | None:
+def _switched_off(record: PluginRecord, around: EligibilityInputs) -> tuple[str, str] | None:
     """Why a plugin was turned off, and how to turn it on; None if it is on."""
     name, plugins = record.name, around.base.config.plugins
     if around.base.is_safe_mode and record.candidate.source != "object":
@@ -146,7 +146,7 @@ def _by(origin: str) -> str:
     return f" ({origin})" if origin else ""
 
 
-def _judge_host_version(record: Record, base: Foundation) -> DependencyUnmet | None:
+def _judge_host_version(record: PluginRecord, base: Foundation) -> DependencyUnmet | None:
     facts = record.candidate.facts
     if not fits_host(base.version, facts.requires_host):
         text = f"{record.name} needs tavern-core {facts.requires_host}; this is {base.version}"
@@ -157,10 +157,10 @@ def _judge_host_version(record: Record, base: Foundation) -> DependencyUnmet | N
     return None
 
 
-def _judge_slots(records: Mapping[str, Record], verdicts: dict[str, Standing], base: Foundation) -> None:
+def _judge_slots(records: Mapping[str, PluginRecord], verdicts: dict[str, PluginCondition], base: Foundation) -> None:
     """Of the plugins that name an exclusive slot, one may be active: the one that is, else the configured one, else the
     first by precedence."""
-    chosen, rivals = base.config.slots, dict[str, list[Record]]()
+    chosen, rivals = base.config.slots, dict[str, list[PluginRecord]]()
     for record in records.values():
         fit = record.active or verdicts[record.name].state == "reviewed"
         for slot in record.candidate.facts.slots if fit else ():
@@ -175,10 +175,12 @@ def _judge_slots(records: Mapping[str, Record], verdicts: dict[str, Standing], b
         for loser in claimants:
             if loser is not winner and not loser.active:
                 reason = f"slot {slot!r} is taken by {winner.name}; choose with slots: {{{slot}: {loser.name}}} in tavern.yaml"
-                verdicts[loser.name] = Standing("disabled", reason, findings=loser.candidate.findings)
+                verdicts[loser.name] = PluginCondition("disabled", reason, findings=loser.candidate.findings)
 
 
-def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], records: Mapping[str, Record]) -> None:
+def _judge_dependencies(
+    waiting: list[PluginRecord], verdicts: dict[str, PluginCondition], records: Mapping[str, PluginRecord]
+) -> None:
     """Missing, failed and disabled dependencies and cycles; repeated until stable."""
     tied = _tied(records)
     for record in waiting if tied else ():
@@ -195,16 +197,18 @@ def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], re
                 changed = True
 
 
-def _unmet(record: Record, verdicts: Mapping[str, Standing], records: Mapping[str, Record]) -> DependencyUnmet | None:
+def _unmet(
+    record: PluginRecord, verdicts: Mapping[str, PluginCondition], records: Mapping[str, PluginRecord]
+) -> DependencyUnmet | None:
     for name, specifier in record.candidate.facts.depends_on.items():
         needed = records.get(name)
         wanted = f"{name} {specifier}".strip()
         if needed is None:
             hint = did_you_mean(name, records) or f"install the plugin {name}"
             return DependencyUnmet(f"{record.name} needs the plugin {wanted}, which is not installed", hint=hint)
-        standing = verdicts.get(name, needed.standing)
-        if standing.state not in USABLE:
-            text = f"{record.name} needs the plugin {name}, which is {standing.state}: {standing.reason}"
+        condition = verdicts.get(name, needed.condition)
+        if condition.state not in USABLE:
+            text = f"{record.name} needs the plugin {name}, which is {condition.state}: {condition.reason}"
             return DependencyUnmet(text, hint=f"repair {name} first")
         if specifier and not _satisfies(needed.candidate.version, specifier):
             text = f"{record.name} needs {wanted}; installed is {needed.candidate.version}"
@@ -212,7 +216,7 @@ def _unmet(record: Record, verdicts: Mapping[str, Standing], records: Mapping[st
     return None
 
 
-def _tied(records: Mapping[str, Record]) -> dict[str, tuple[str, ...]]:
+def _tied(records: Mapping[str, PluginRecord]) -> dict[str, tuple[str, ...]]:
     """The plugins that wait for each other, or for such ones, with what they need among them; usually there are none."""
     every = ((name, {n for n in _needs(record) if n in records}) for name, record in records.items())
     left = {name: needs for name, needs in every if needs}
@@ -250,17 +254,19 @@ def _circle(start: str, tied: Mapping[str, tuple[str, ...]]) -> list[str]:
     return []
 
 
-def _needs(record: Record) -> Iterable[str]:
+def _needs(record: PluginRecord) -> Iterable[str]:
     if record.candidate.errors or record.candidate.fixed_id:
         return ()
     return record.candidate.facts.depends_on
 
 
-def granted_now(record: Record, around: Circumstances) -> Standing:
+def granted_now(record: PluginRecord, around: EligibilityInputs) -> PluginCondition:
     """The standing of a plugin against which nothing speaks, with what it is granted."""
     candidate = record.candidate
     if candidate.source in GRANTED_BY_PASSING:  # passing it to the host grants it
-        return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)
+        return PluginCondition(
+            "granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes
+        )
     decision = around.decisions.of(candidate)
     granted = decision.granted & candidate.requested
     if TRUST.id in candidate.requested - granted:
@@ -268,7 +274,7 @@ def granted_now(record: Record, around: Circumstances) -> Standing:
     kept_apart = "" if decision.tier == candidate.tier else f"it was granted for there, and {TIER.id} was not"
     missing = candidate.requested - granted | ({TIER.id} if kept_apart else frozenset())
     is_pending, name = decision.is_pending, record.name
-    return Standing(
+    return PluginCondition(
         "pending_consent" if is_pending else "granted",
         undecided_reason(name, decision.undecided) if is_pending else missing_reason(name, missing),
         granted=granted,
@@ -282,13 +288,13 @@ def granted_now(record: Record, around: Circumstances) -> Standing:
     )
 
 
-def _untrusted(candidate: Candidate, decision: Decision) -> Standing:
+def _untrusted(candidate: PluginCandidate, decision: GrantDecision) -> PluginCondition:
     """A skill that is not trusted as it is now: no model sees any of it."""
     skill = candidate.facts.display_name
     why = "its files are not those that were trusted" if decision.changed else "it came with the project"
     if TRUST.id not in decision.undecided:
         why = "its operator does not trust it"
-    return Standing(
+    return PluginCondition(
         "disabled",
         f"{why}; `tavern skills show {skill}` shows it, `tavern skills trust {skill}` lets it be used",
         undecided=decision.undecided,
@@ -299,7 +305,7 @@ def _untrusted(candidate: Candidate, decision: Decision) -> Standing:
     )
 
 
-def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
+def _granted_anyway(record: PluginRecord, around: EligibilityInputs) -> frozenset[str]:
     """What a plugin that cannot run was granted, as far as known without its manifest."""
     if record.candidate.source in GRANTED_BY_PASSING:
         return record.candidate.requested

@@ -19,7 +19,7 @@ from tavern_core.model.result import iso_utc
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class EnabledDecision:
     """One decision of the operator."""
 
     enabled: bool
@@ -30,10 +30,10 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class Switches:
+class EnabledDecisions:
     """All decisions, and what is wrong in the file."""
 
-    switches: Mapping[str, Switch] = field(default_factory=dict)
+    switches: Mapping[str, EnabledDecision] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -57,7 +57,7 @@ class PluginStates:
         self.findings: tuple[Finding, ...] = ()
         """What was wrong in the file when `disabled` read it."""
 
-    def read(self) -> Switches:
+    def read(self) -> EnabledDecisions:
         """The current decisions; never raises."""
         return _states(self._file.read(), self.path)
 
@@ -69,21 +69,21 @@ class PluginStates:
             self._last = read.disabled
         return self._last
 
-    def enable(self, plugin: str) -> Switches:
+    def enable(self, plugin: str) -> EnabledDecisions:
         """Switch a plugin on. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
         return self._set(plugin, True, "", "")
 
-    def disable(self, plugin: str, *, reason: str = "", by: str = "") -> Switches:
+    def disable(self, plugin: str, *, reason: str = "", by: str = "") -> EnabledDecisions:
         """Switch a plugin off. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
         return self._set(plugin, False, reason, by)
 
-    def _set(self, plugin: str, enabled: bool, reason: str, by: str) -> Switches:
+    def _set(self, plugin: str, enabled: bool, reason: str, by: str) -> EnabledDecisions:
         row = {"enabled": enabled, "reason": reason, "at": iso_utc(self._clock()), "by": by}
         return _states(self._file.change(lambda old: {**old, plugin: row}), self.path)
 
 
-def _states(state: JsonState, path: Path) -> Switches:
-    switches: dict[str, Switch] = {}
+def _states(state: JsonState, path: Path) -> EnabledDecisions:
+    switches: dict[str, EnabledDecision] = {}
     findings = list(state.findings)
     if any(f.severity == "error" for f in findings):
         message = "the list of disabled plugins cannot be read: a host that starts now enables all plugins"
@@ -94,16 +94,16 @@ def _states(state: JsonState, path: Path) -> Switches:
             switches[name] = switch
         else:
             # A decision that cannot be read is taken as the careful one.
-            switches[name] = Switch(False, "its row in the state file cannot be read")
+            switches[name] = EnabledDecision(False, "its row in the state file cannot be read")
             where = Location(str(path), pointer=f"plugins.{name}")
             findings.append(
                 Finding(StateDamaged.code, "is not a decision", "enable or disable it again", where, "warning")
             )
-    return Switches(switches, tuple(findings))
+    return EnabledDecisions(switches, tuple(findings))
 
 
-def _switch(row: Any) -> Switch | None:
+def _switch(row: Any) -> EnabledDecision | None:
     if not isinstance(row, dict) or not isinstance(row.get("enabled"), bool):
         return None
     texts = [row.get(key, "") for key in ("reason", "at", "by")]
-    return Switch(row["enabled"], *texts) if all(isinstance(text, str) for text in texts) else None
+    return EnabledDecision(row["enabled"], *texts) if all(isinstance(text, str) for text in texts) else None

@@ -10,11 +10,11 @@ from tavern_core.contract.protocols import Calls, FlowEngine, RunJobs
 from tavern_core.errors import Finding
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.registry import Registry
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class ImportGuard(Protocol):
     """Keeps an import that would end or hang the process away from the host."""
 
-    def judge(self, candidate: Candidate) -> None:
+    def judge(self, candidate: PluginCandidate) -> None:
         """Try the import in another process first, if necessary.
 
         Raises:
@@ -35,7 +35,7 @@ class ImportGuard(Protocol):
         """
         ...
 
-    def load(self, candidate: Candidate, ctx: PluginContext) -> Any:
+    def load(self, candidate: PluginCandidate, ctx: PluginContext) -> Any:
         """Import the code of a plugin that was found; its errors pass through."""
         ...
 
@@ -43,7 +43,7 @@ class ImportGuard(Protocol):
         """Have the running loop clean up after `judge`, when it is finished."""
         ...
 
-    def refusal(self, candidate: Candidate) -> Finding | None:
+    def refusal(self, candidate: PluginCandidate) -> Finding | None:
         """Why a plugin would not be imported now, if known."""
         ...
 
@@ -81,7 +81,7 @@ class Engines:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class HostRegistries:
     """The tables of one host."""
 
     base: Foundation
@@ -95,7 +95,7 @@ class Tables:
     engines: Engines = field(default_factory=Engines)
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> ExecutionMode:
         """How code is run for callers in an event loop."""
         return self.base.mode
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tavern_core.errors import SettingsInvalid
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.plugins.record import Record, Records
+from tavern_core.kernel.plugins.plugin_record import PluginRecord, PluginRecords
 from tavern_core.kernel.settings.store import Declaration
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class PluginSettings:
     """Reads them on demand, not at every start (`settings.store.UndeclaredSettings`)."""
 
-    def __init__(self, records: Records, cache: IndexedSpecs, diagnostics: Diagnostics) -> None:
+    def __init__(self, records: PluginRecords, cache: IndexedSpecs, diagnostics: Diagnostics) -> None:
         self._records = records
         self._cache = cache
         self._diagnostics = diagnostics
@@ -41,7 +41,7 @@ class PluginSettings:
             return "", ""
         return f"plugin {plugin} is {record.state}: {record.reason}", record.fix
 
-    def _declarations(self, record: Record) -> Iterator[Declaration]:
+    def _declarations(self, record: PluginRecord) -> Iterator[Declaration]:
         if "configOptions" in record.candidate.facts.sections:
             yield record.candidate.origin.manifest().config_options, None
         known = self._cache.specs(record)

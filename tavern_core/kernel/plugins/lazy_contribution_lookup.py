@@ -10,7 +10,7 @@ from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.nearest import did_you_mean
 
 
-class Sections:
+class LazyContributions:
     """Looks things up, after activating the plugins that declare them."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:

@@ -6,7 +6,7 @@
                         +--> pending_consent: a request has no decision; the rest of the plugin works
 
 Judging needs no plugin code (`eligibility.py`). Activation is a transaction (`activation.py`). Only one caller at a time
-changes a plugin (`Transitions`). The dependencies of a plugin are activated before it and stop after it. A broken
+changes a plugin (`PluginTransitions`). The dependencies of a plugin are activated before it and stop after it. A broken
 plugin keeps its row with the reason, and does not affect others.
 """
 
@@ -25,13 +25,13 @@ from tavern_core.errors import ActivationFailed, DependencyUnmet, PluginError, P
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.kernel.plugins.eligibility import missing_reason, undecided_reason
-from tavern_core.kernel.plugins.host_registries import ImportGuard, Tables
-from tavern_core.kernel.plugins.lock_check import reviewed
-from tavern_core.kernel.plugins.record import Record, Records, Standing
+from tavern_core.kernel.plugins.host_registries import HostRegistries, ImportGuard
+from tavern_core.kernel.plugins.lock_check import decision_at_activation
+from tavern_core.kernel.plugins.plugin_record import PluginCondition, PluginRecord, PluginRecords
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
@@ -41,7 +41,7 @@ _mine: ContextVar[frozenset[tuple[int, str]]] = ContextVar("tavern_transitions",
 """What the running code is itself in the middle of changing; hooks run in threads with a copy of it."""
 
 
-class Transitions:
+class PluginTransitions:
     """The changes of one host's plugins that are under way: one at a time for each plugin, over threads and event loops.
 
     ``async with transitions.of("text"):`` waits for the present change of it; then only the block changes it.
@@ -91,8 +91,8 @@ class Lifecycle:
 
     def __init__(
         self,
-        records: Records,
-        tables: Tables,
+        records: PluginRecords,
+        tables: HostRegistries,
         grants: GrantStore,
         imports: ImportGuard,
     ) -> None:
@@ -101,14 +101,14 @@ class Lifecycle:
         self._grants = grants
         self._imports = imports
         self.events = EventEmitter(tables.base, tables.hooks, tables.calls)
-        self._transitions = Transitions()
+        self._transitions = PluginTransitions()
         self._listing = threading.Lock()
-        self._declared: dict[str, tuple[Candidate, tuple[Entry, ...]]] = {}
+        self._declared: dict[str, tuple[PluginCandidate, tuple[RegistryEntry, ...]]] = {}
         self._order: list[str] = []  # in which plugins became active; stopped in reverse
 
     # Looking ----------------------------------------------------------------------------------------------------------
 
-    def record(self, name: str) -> Record:
+    def record(self, name: str) -> PluginRecord:
         """The record of a plugin.
 
         Raises:
@@ -125,7 +125,7 @@ class Lifecycle:
     def list_declared(self) -> None:
         """List what plugins declare that are not active, so that it can be seen, and used on first call."""
         with self._listing:
-            changes: dict[str, tuple[int, tuple[Entry, ...], Mapping[str, str]]] = {}
+            changes: dict[str, tuple[int, tuple[RegistryEntry, ...], Mapping[str, str]]] = {}
             have_values = self.tables.settings.plugins_with_values()
             for record in list(self.records.values()):
                 if record.claimed:
@@ -135,17 +135,17 @@ class Lifecycle:
                 self._declare_settings(record, has_values=record.name in have_values)
             self.tables.registry.put_all(changes)
 
-    def _entries_of(self, candidate: Candidate) -> tuple[Entry, ...]:
+    def _entries_of(self, candidate: PluginCandidate) -> tuple[RegistryEntry, ...]:
         """What it declares; made once, because everything is listed several times while a host opens."""
         known = self._declared.get(candidate.name)
         if known is None or known[0] is not candidate:
             known = self._declared[candidate.name] = (
                 candidate,
-                tuple(Entry(tool_id, candidate.name) for tool_id in candidate.tool_ids),
+                tuple(RegistryEntry(tool_id, candidate.name) for tool_id in candidate.tool_ids),
             )
         return known[1]
 
-    def tools_changed(self, name: str, candidate: Candidate) -> None:
+    def tools_changed(self, name: str, candidate: PluginCandidate) -> None:
         """Take over what a plugin without code says about its tools now; calls that run go on."""
         if (record := self.records.get(name)) is None or record.candidate.source != candidate.source:
             return
@@ -160,7 +160,7 @@ class Lifecycle:
             self.list_declared()
         self.tables.base.signals.tools.emit()  # the ids may be the same
 
-    def _declare_settings(self, record: Record, *, has_values: bool) -> None:
+    def _declare_settings(self, record: PluginRecord, *, has_values: bool) -> None:
         """Make the settings of a plugin known that is not active, so that they can be seen and changed.
 
         Those of plugins from files, which were checked when they were found, wait for their first use (`PluginSettings`), or a value
@@ -181,7 +181,7 @@ class Lifecycle:
 
     # Activating -------------------------------------------------------------------------------------------------------
 
-    async def activate(self, name: str, *, wait: bool = True) -> Record:
+    async def activate(self, name: str, *, wait: bool = True) -> PluginRecord:
         """Make a plugin active; quick when it is already. Several callers, from any thread, share one activation.
 
         Args:
@@ -198,7 +198,7 @@ class Lifecycle:
         async with self._transitions.of(name):
             return await self._bring_up(name)
 
-    async def activate_all(self, wanted: Callable[[Record], bool]) -> bool:
+    async def activate_all(self, wanted: Callable[[PluginRecord], bool]) -> bool:
         """Activate all plugins that `wanted` names and that can be activated. One that fails affects no other: its record says why.
 
         Returns:
@@ -241,7 +241,7 @@ class Lifecycle:
                 except PluginError:
                     continue  # the record says why; a gate that failed refuses the call
 
-    async def _bring_up(self, name: str) -> Record:
+    async def _bring_up(self, name: str) -> PluginRecord:
         """Activate inside a transition."""
         record = self.record(name)
         if record.active:
@@ -255,7 +255,7 @@ class Lifecycle:
                 await self._look_at(record)
                 with self._listing:
                     record.claimed = True
-                begun = record.standing  # what is decided from now on takes effect when it is active
+                begun = record.condition  # what is decided from now on takes effect when it is active
                 await activation.activate(record, self.tables, self._imports)
         except PluginError as error:
             error.message = redact_sentence(
@@ -278,7 +278,7 @@ class Lifecycle:
         await self.announce(record)
         return record
 
-    async def _look_at(self, record: Record) -> None:
+    async def _look_at(self, record: PluginRecord) -> None:
         """Compare the code that is about to run with the reviewed code; report a difference.
 
         Raises:
@@ -287,7 +287,7 @@ class Lifecycle:
         files = (
             record.candidate.origin.fingerprint() if TRUST.id in record.candidate.requested else None
         )  # before they are hashed
-        decision = reviewed(record.candidate, self._grants)
+        decision = decision_at_activation(record.candidate, self._grants)
         if decision is None:
             return
         record.trusted_files = files
@@ -303,11 +303,11 @@ class Lifecycle:
             data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
             await self.events.emit(PLUGIN_CHANGED, data, record.name)
 
-    async def _bring_up_needed(self, record: Record) -> None:
+    async def _bring_up_needed(self, record: PluginRecord) -> None:
         if replaces := frozenset(filter(record.may_override, record.candidate.overrides)):
             # What it replaces is there to be compared; whether that works is its own affair.
             await self.activate_all(lambda other: other is not record and _offers_one(other, replaces))
-        drafts = record.looked_at().drafts
+        drafts = record.read_tools().drafts
         if any(split_id(str(draft.implementation.get("nodeType", "")))[0] == "core" for draft in drafts):
             # Its tools are nodes of the host, which say their parameters.
             await self.activate_all(lambda other: other.candidate.is_nodes_alone)
@@ -330,7 +330,9 @@ class Lifecycle:
         async with self._transitions.of(name):
             await self._bring_down(self.record(name))
 
-    async def renew(self, name: str, change: Callable[[], None], *, wanted: Callable[[Record], bool]) -> Record:
+    async def renew(
+        self, name: str, change: Callable[[], None], *, wanted: Callable[[PluginRecord], bool]
+    ) -> PluginRecord:
         """Stop a plugin, let `change` put something else in its place, and activate again what was active.
 
         Calls that come in meanwhile wait. What depends on the plugin is stopped before and activated again after it.
@@ -358,7 +360,7 @@ class Lifecycle:
             for other in reversed(dependents):
                 await self._try(other)
 
-    async def resume(self, wanted: Callable[[Record], bool]) -> None:
+    async def resume(self, wanted: Callable[[PluginRecord], bool]) -> None:
         """Activate plugins that waited for another one or should be active."""
         await self.activate_all(lambda record: record.paused or wanted(record))
 
@@ -368,12 +370,12 @@ class Lifecycle:
             if name in self.records:
                 await self.deactivate(name)
 
-    async def _bring_down(self, record: Record) -> None:
+    async def _bring_down(self, record: PluginRecord) -> None:
         """Stop inside a transition. What was found while it was used is not true of what comes next; what its stop shows is kept."""
         self.tables.diagnostics.forget(record.name)
         if not record.active:
             return
-        record.became(replace(record.standing, state="stopped", reason=""), active=False)
+        record.became(replace(record.condition, state="stopped", reason=""), active=False)
         try:
             await deactivation.stop(record, self.tables, self.tables.base.config.limits.drain_ms / 1000)
         finally:
@@ -394,21 +396,21 @@ class Lifecycle:
         except PluginError:
             return  # the record says why
 
-    async def announce(self, record: Record) -> None:
+    async def announce(self, record: PluginRecord) -> None:
         """Report the present state of a plugin to listeners."""
         if record.candidate.fixed_id:
             return  # the host's own plugins come and go with it; that needs no event
         await self.events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
 
 
-def _offers_one(record: Record, services: frozenset[str]) -> bool:
+def _offers_one(record: PluginRecord, services: frozenset[str]) -> bool:
     """Whether a plugin declares one of these services as its own."""
     candidate = record.candidate
     declared = candidate.facts.declared.get("services", ())
     return not services.isdisjoint(declared) and services.isdisjoint(candidate.overrides)
 
 
-def _standing_of(record: Record, begun: Standing) -> Standing:
+def _standing_of(record: PluginRecord, begun: PluginCondition) -> PluginCondition:
     undecided, candidate = begun.undecided, record.candidate
     missing = (
         frozenset()
@@ -424,7 +426,7 @@ def _standing_of(record: Record, begun: Standing) -> Standing:
     )
 
 
-def unusable(record: Record) -> PluginError:
+def unusable(record: PluginRecord) -> PluginError:
     """Why a plugin cannot be used now, and the repair."""
     text = f"plugin {record.name} is {record.state}: {record.reason}"
     return PluginError(text, hint=record.fix, state=record.state)

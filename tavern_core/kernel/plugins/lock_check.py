@@ -8,14 +8,14 @@ from pathlib import Path
 from tavern_core.errors import LockMismatch
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, PluginFacts, decide, difference
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.grants.grants import GrantDecision, GrantRecord, Grants, PluginFacts, decide, difference
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 
 GRANTED_BY_PASSING = ("builtin", "object")
 """Sources of plugins that are part of the program: passing them to the host grants them, and no lock file applies."""
 
 
-def reviewed(candidate: Candidate, store: GrantStore) -> Decision | None:
+def decision_at_activation(candidate: PluginCandidate, store: GrantStore) -> GrantDecision | None:
     """What holds of a plugin that is about to be activated, its files read; None for those no lock file binds.
 
     Raises:
@@ -32,11 +32,11 @@ def reviewed(candidate: Candidate, store: GrantStore) -> Decision | None:
     return decide(facts, decided)
 
 
-Decided = tuple[Candidate, GrantRecord | None, Decision]
+DecidedPlugin = tuple[PluginCandidate, GrantRecord | None, GrantDecision]
 """A decision, and what it was made of."""
 
 
-class Decisions:
+class GrantDecisions:
     """What the lock file says about plugins, as it is now.
 
     Args:
@@ -44,18 +44,18 @@ class Decisions:
         reads_files: compare the files of every plugin, and not only version and manifest.
     """
 
-    def __init__(self, store: GrantStore, kept: dict[str, Decided], *, reads_files: bool) -> None:
+    def __init__(self, store: GrantStore, kept: dict[str, DecidedPlugin], *, reads_files: bool) -> None:
         self.grants = store.read()
         self.is_frozen = store.is_frozen
         self._kept, self._reads_files = kept, reads_files
 
-    def of(self, candidate: Candidate) -> Decision:
+    def of(self, candidate: PluginCandidate) -> GrantDecision:
         """What a plugin may use."""
         decided, known = self.grants.get(candidate.name), self._kept.get(candidate.name)
         if known is not None and known[0] is candidate and known[1] is decided:
             return known[2]
         if decided is None:
-            decision = Decision(undecided=candidate.requested, tier=candidate.tier)  # without a look at its files
+            decision = GrantDecision(undecided=candidate.requested, tier=candidate.tier)  # without a look at its files
         else:
             facts = facts_of_now(candidate) if self._reads_files else _facts_for(candidate, decided)
             decision = decide(facts, decided)
@@ -63,7 +63,7 @@ class Decisions:
             self._kept[candidate.name] = candidate, decided, decision
         return decision
 
-    def refusal(self, candidate: Candidate) -> LockMismatch | None:
+    def refusal(self, candidate: PluginCandidate) -> LockMismatch | None:
         """Why a locked host does not use a plugin; None where it does."""
         is_bound = self.is_frozen and candidate.source not in GRANTED_BY_PASSING
         return _refusal(facts_of_now(candidate), self.grants) if is_bound else None
@@ -78,22 +78,22 @@ def _refusal(facts: PluginFacts, grants: Grants) -> LockMismatch | None:
     return LockMismatch(f"{facts.name}: this host is locked, and {why}", hint=hint) if why else None
 
 
-def _facts_for(candidate: Candidate, record: GrantRecord) -> PluginFacts:
+def _facts_for(candidate: PluginCandidate, record: GrantRecord) -> PluginFacts:
     """What the lock file needs to know of a plugin, without reading its files where that can be avoided.
 
     The hash of its files is taken as reviewed when version and manifest are the same, because reading every file of every
-    plugin at every start would cost more than all the rest; it is computed when the plugin is activated (`reviewed`).
+    plugin at every start would cost more than all the rest; it is computed when the plugin is activated (`decision_at_activation`).
     """
     same = (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
     return _facts(candidate, record.artifact_hash if same else candidate.origin.artifact())
 
 
-def facts_of_now(candidate: Candidate) -> PluginFacts:
+def facts_of_now(candidate: PluginCandidate) -> PluginFacts:
     """What the lock file needs to know of a plugin, its files read where they changed."""
     return _facts(candidate, candidate.origin.artifact())
 
 
-def _facts(candidate: Candidate, artifact: str) -> PluginFacts:
+def _facts(candidate: PluginCandidate, artifact: str) -> PluginFacts:
     scopes: Mapping[str, tuple[str, ...]] = candidate.scopes
     return PluginFacts(
         candidate.name,

@@ -9,13 +9,13 @@ from dataclasses import replace
 from tavern_core.contract.permissions import TRYFIRST
 from tavern_core.errors import HookRefused
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.hooks.table import Implementation, Timing, read_implementations, unmarked_lookalikes
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.hooks.table import HookImplementation, HookTiming, read_implementations, unmarked_lookalikes
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 
 LIFE = ("tavern_start", "tavern_stop")
 
 
-def permitted(record: Record, diagnostics: Diagnostics) -> Iterator[Implementation]:
+def permitted_implementations(record: PluginRecord, diagnostics: Diagnostics) -> Iterator[HookImplementation]:
     """The plugin's hookimpls that may run, bound to its context.
 
     Raises:
@@ -36,11 +36,11 @@ def permitted(record: Record, diagnostics: Diagnostics) -> Iterator[Implementati
         elif _is_granted(record, impl, diagnostics):
             first = impl.tryfirst and _may_be_first(record, impl, diagnostics)
             yield replace(
-                impl, plugin=record.name, is_builtin=is_builtin, ctx=record.ctx, tryfirst=first, timing=Timing()
+                impl, plugin=record.name, is_builtin=is_builtin, ctx=record.ctx, tryfirst=first, timing=HookTiming()
             )
 
 
-def _read(thing: object, name: str) -> tuple[list[str], list[Implementation]]:
+def _read(thing: object, name: str) -> tuple[list[str], list[HookImplementation]]:
     """What is named like a hook and is none, and the hookimpls."""
     return unmarked_lookalikes(thing), read_implementations(thing, name)
 
@@ -49,7 +49,7 @@ _read_once = functools.cache(_read)
 """For the host's own modules, which do not change: all hosts of a process share what was read."""
 
 
-def _refuse_undeclared(record: Record, impl: Implementation) -> None:
+def _refuse_undeclared(record: PluginRecord, impl: HookImplementation) -> None:
     """Refuse a hookimpl that the manifest does not declare; a reserved contribution is empty, so it needs no section.
 
     Raises:
@@ -77,7 +77,7 @@ def _refuse_undeclared(record: Record, impl: Implementation) -> None:
             )
 
 
-def _is_granted(record: Record, impl: Implementation, diagnostics: Diagnostics) -> bool:
+def _is_granted(record: PluginRecord, impl: HookImplementation, diagnostics: Diagnostics) -> bool:
     """Whether a declared hookimpl may run: with its own permission and the rights on the arguments that it takes."""
     hook = impl.hook
     if record.candidate.implicit or hook.name in LIFE or hook.section:
@@ -95,12 +95,12 @@ def _is_granted(record: Record, impl: Implementation, diagnostics: Diagnostics) 
     return False
 
 
-def sensitive_arguments(impl: Implementation) -> list[tuple[str, str]]:
+def sensitive_arguments(impl: HookImplementation) -> list[tuple[str, str]]:
     """The arguments an implementation takes that may hold protected data, with the right that each needs."""
     return [(name, right) for name, right in (impl.hook.sensitive or {}).items() if name in impl.arguments]
 
 
-def _may_be_first(record: Record, impl: Implementation, diagnostics: Diagnostics) -> bool:
+def _may_be_first(record: PluginRecord, impl: HookImplementation, diagnostics: Diagnostics) -> bool:
     """Whether a hook that requests it runs before the others; without the grant it runs in its usual place.
 
     Raises:
@@ -119,7 +119,7 @@ def _may_be_first(record: Record, impl: Implementation, diagnostics: Diagnostics
     return False
 
 
-def _undeclared(record: Record, impl: Implementation, line: str, *permissions: str) -> HookRefused:
+def _undeclared(record: PluginRecord, impl: HookImplementation, line: str, *permissions: str) -> HookRefused:
     needs = f" (it needs {' or '.join(permissions)})" if permissions else ""
     text = f"{record.name}: {impl.where}: {impl.hook.name} is not declared in plugin.yaml{needs}"
     return HookRefused(text, hint=line, missing=list(permissions))

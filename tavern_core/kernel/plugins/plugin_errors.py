@@ -6,11 +6,11 @@ import traceback
 from pathlib import Path
 
 from tavern_core.errors import ActivationFailed, PluginError, TavernError
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.schema.secret_scanning import redact_text
 
 
-def as_activation_error(error: BaseException, candidate: Candidate) -> PluginError:
+def as_activation_error(error: BaseException, candidate: PluginCandidate) -> PluginError:
     """Wraps any error of a plugin in an error of this package."""
     if isinstance(error, PluginError):
         return error
@@ -41,7 +41,7 @@ def place_in_plugin(error: BaseException, folder: Path | None) -> str:
     return ""
 
 
-def _hint(error: BaseException, candidate: Candidate) -> str:
+def _hint(error: BaseException, candidate: PluginCandidate) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"pip install what provides {error.name.partition('.')[0]!r}, or add it to the plugin's dependencies"
     if isinstance(error, SystemExit):

@@ -14,8 +14,8 @@ from tavern_core.kernel.plugins.consent import Consent, who
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.host_registries import ImportGuard
 from tavern_core.kernel.plugins.lifecycle import Lifecycle, unusable
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.plugins.reconciler import Reconciler
-from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.plugin_status import PluginStatus
 
 
@@ -63,7 +63,7 @@ class Plugins(Mapping[str, PluginStatus]):
     def _picture(self) -> dict[str, PluginStatus]:
         return {name: self._status(record) for name, record in self._lifecycle.records.items()}
 
-    def _status(self, record: Record) -> PluginStatus:
+    def _status(self, record: PluginRecord) -> PluginStatus:
         needs = tuple(record.candidate.facts.depends_on)
         status = replace(record.status(), resting=self._quarantine.of(record.name), depends_on=needs)
         if record.active or not record.usable or (refusal := self._imports.refusal(record.candidate)) is None:
@@ -101,7 +101,7 @@ class Plugins(Mapping[str, PluginStatus]):
         await self._stop(record)
         return record.status()
 
-    async def _stop(self, record: Record) -> None:
+    async def _stop(self, record: PluginRecord) -> None:
         """Stop a plugin that was switched off."""
         record.paused = False
         await self._lifecycle.deactivate(record.name)
@@ -120,7 +120,7 @@ class Plugins(Mapping[str, PluginStatus]):
         newer = await asyncio.to_thread(self._reconciler.decided_anew)  # looks through each tool of changed upstreams
         self._outdated |= newer
 
-        async def caught_up(record: Record) -> bool:
+        async def caught_up(record: PluginRecord) -> bool:
             name = record.name
             if self._lifecycle.is_changing(name) or (record.active and name in inactive):
                 return False  # what became active in the meantime was not compared with what holds now
@@ -143,7 +143,7 @@ class Plugins(Mapping[str, PluginStatus]):
                     with suppress(PluginError):  # the record says why, or it no longer exists
                         await self._renewed(record)
 
-    async def _caught_up(self, record: Record, *, is_off: bool, has_other_rights: bool) -> None:
+    async def _caught_up(self, record: PluginRecord, *, is_off: bool, has_other_rights: bool) -> None:
         is_on_again, is_outdated = record.name in self._on_again, record.name in self._outdated
         self._on_again.discard(record.name)
         self._outdated.discard(record.name)
@@ -292,20 +292,20 @@ class Plugins(Mapping[str, PluginStatus]):
         self._quarantine.forget(name)
         self._imports.forget(name)
 
-    def _own(self, name: str) -> Record:
+    def _own(self, name: str) -> PluginRecord:
         self._ready()
         record = self._lifecycle.record(name)
         if record.candidate.fixed_id:
             raise UsageError(f"{name} is part of the host and cannot be changed")
         return record
 
-    async def _renewed(self, record: Record) -> Record:
+    async def _renewed(self, record: PluginRecord) -> PluginRecord:
         """What its files say now of a plugin that is not active; raises PluginError: it no longer exists."""
         if record.active or not record.candidate.origin.can_reload:
             return record
         return await self._lifecycle.renew(record.name, partial(self._read_again, record), wanted=lambda _: False)
 
-    def _read_again(self, record: Record) -> None:
+    def _read_again(self, record: PluginRecord) -> None:
         """Put a new record in its place; raises PluginError: it no longer exists."""
         record.candidate.unload()
         self._reconciler.read_again(record.name)
@@ -322,7 +322,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._changed()
 
 
-def _still_fit(record: Record, records: Mapping[str, Record]) -> bool:
+def _still_fit(record: PluginRecord, records: Mapping[str, PluginRecord]) -> bool:
     """False when a dependency of an active plugin can no longer be used."""
     if record.candidate.fixed_id:
         return True

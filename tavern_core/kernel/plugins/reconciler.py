@@ -13,13 +13,13 @@ from tavern_core.errors import PluginError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import GrantRecord
-from tavern_core.kernel.plugins.candidate import Candidate, Tiers, builtin_candidate, object_candidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate, Tiers, builtin_candidate, object_candidate
 from tavern_core.kernel.plugins.candidate_discovery import find_candidates
-from tavern_core.kernel.plugins.eligibility import Circumstances, granted_now, judge
+from tavern_core.kernel.plugins.eligibility import EligibilityInputs, check_eligibility, granted_now
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, Decided, Decisions
-from tavern_core.kernel.plugins.record import USABLE, Record
+from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, DecidedPlugin, GrantDecisions
+from tavern_core.kernel.plugins.plugin_record import USABLE, PluginRecord
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.plugin_status import Diagnostic
@@ -29,7 +29,7 @@ Activate = Literal["needed", "all", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class PluginSources:
     """Where plugins come from besides folders and packages.
 
     Args:
@@ -42,18 +42,18 @@ class Sources:
     builtin: Sequence[tuple[str, str, bool]]
     given: Sequence[Any]
     tiers: Tiers
-    upstreams: Callable[[], Sequence[Candidate]] = tuple
+    upstreams: Callable[[], Sequence[PluginCandidate]] = tuple
 
 
 class Reconciler:
     """Knows every plugin by name, checks them, activates those that do not wait for their first use, and looks for new ones."""
 
-    def __init__(self, lifecycle: Lifecycle, sources: Sources, grants: GrantStore, states: PluginStates) -> None:
+    def __init__(self, lifecycle: Lifecycle, sources: PluginSources, grants: GrantStore, states: PluginStates) -> None:
         self.lifecycle, self._records, self._base = lifecycle, lifecycle.records, lifecycle.tables.base
         self._sources, self._grants, self._states = sources, grants, states
         self._activate: Activate = "needed"
         """As the host was opened: with ``none`` a new grant starts no plugin either."""
-        self._decisions: dict[str, Decided] = {}
+        self._decisions: dict[str, DecidedPlugin] = {}
         self._decided = grants.read().records
         self._records.add(self._records.new(c, rank) for rank, c in enumerate(self._candidates()))
 
@@ -69,7 +69,7 @@ class Reconciler:
         self.judge()  # the host's own tools are known now: no plugin may have the name of one
         await self._activate_early()
 
-    def starts_with_host(self, record: Record) -> bool:
+    def starts_with_host(self, record: PluginRecord) -> bool:
         """Whether a plugin is activated when the host opens (DESIGN §5)."""
         return (
             (record.candidate.fixed_id and not record.candidate.is_nodes_alone)
@@ -109,7 +109,7 @@ class Reconciler:
         self.judge()
         self._base.signals.tools.emit()
 
-    def _candidates(self) -> list[Candidate]:
+    def _candidates(self) -> list[PluginCandidate]:
         found = [builtin_candidate(*one, self._base.version) for one in self._sources.builtin]
         passed = [object_candidate(thing) for thing in self._sources.given]
         ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
@@ -119,7 +119,7 @@ class Reconciler:
             self._base.loaded, self._base.diagnostics, self.lifecycle.tables.cache, self._sources.tiers
         )
         found += self._sources.upstreams()
-        unique: dict[str, Candidate] = {}
+        unique: dict[str, PluginCandidate] = {}
         for candidate in found:
             winner = unique.setdefault(candidate.name, candidate)
             if winner is not candidate:
@@ -132,7 +132,7 @@ class Reconciler:
     def judge(self) -> None:
         """Work out the state of every plugin that is not active, from what is declared, granted and configured now."""
         around = self._around()
-        judge(self._records, around)
+        check_eligibility(self._records, around)
         self.lifecycle.list_declared()
         wrong_files = [
             Diagnostic(wrong.code, wrong.located, hint=wrong.hint, severity=wrong.severity)
@@ -141,7 +141,7 @@ class Reconciler:
         records = list(self._records.values())  # another thread may add or drop one meanwhile
         self._base.diagnostics.judged([*wrong_files, *chain.from_iterable(one.problems() for one in records)])
 
-    async def decided(self, record: Record, read_again: Callable[[], None] | None = None) -> None:
+    async def decided(self, record: PluginRecord, read_again: Callable[[], None] | None = None) -> None:
         """Apply a decision about a plugin's rights: check it again, and activate it again if it was active.
 
         Args:
@@ -161,8 +161,8 @@ class Reconciler:
         What failed for want of rights may have them now.
         """
         around = self._around()
-        looked_at = [record for record in self._records.values() if record.active or record.broken is not None]
-        others = [record for record in looked_at if _has_other_rights(record, around)]
+        read_tools = [record for record in self._records.values() if record.active or record.broken is not None]
+        others = [record for record in read_tools if _has_other_rights(record, around)]
         for record in others:
             record.broken = None
         self.judge()
@@ -180,28 +180,28 @@ class Reconciler:
         decided = ((name, one, self._decided.get(name)) for name, one in known.items())
         return {name for name, one, now in decided if now is not None and _is_other(now, one)}
 
-    def _around(self) -> Circumstances:
+    def _around(self) -> EligibilityInputs:
         own = [name for name, record in self._records.items() if record.candidate.source == "builtin"]
         tools = (split_id(e.id)[1] for plugin in own for e in self.lifecycle.tables.registry.of_plugin(plugin))
         # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.
-        decisions = Decisions(self._grants, self._decisions, reads_files=self._activate == "none")
-        return Circumstances(
+        decisions = GrantDecisions(self._grants, self._decisions, reads_files=self._activate == "none")
+        return EligibilityInputs(
             self._base, self._states.disabled(), {fold(name): name for name in tools if name}, decisions
         )
 
 
-def _has_other_rights(record: Record, around: Circumstances) -> bool:
+def _has_other_rights(record: PluginRecord, around: EligibilityInputs) -> bool:
     """Whether the lock file says something else now than what a plugin runs with, or ran with."""
     if record.candidate.source in GRANTED_BY_PASSING:
         return False
     if around.decisions.is_frozen and around.decisions.grants.get(record.name) is None:
         return True
-    known, now = record.standing, granted_now(record, around)
+    known, now = record.condition, granted_now(record, around)
     rights = now.granted, now.undecided, now.scopes, now.kept_apart
     return now.state not in USABLE or rights != (known.granted, known.undecided, known.scopes, known.kept_apart)
 
 
-def _has_left(record: Record, now: Candidate | None) -> bool:
+def _has_left(record: PluginRecord, now: PluginCandidate | None) -> bool:
     """Whether a plugin was removed, or replaced since its record; the program's own objects stay."""
     known = record.candidate
     if now is None:
@@ -209,11 +209,11 @@ def _has_left(record: Record, now: Candidate | None) -> bool:
     return known.source not in ("builtin", "object") and now.stamp != known.stamp
 
 
-def _is_other(decided: GrantRecord, candidate: Candidate) -> bool:
+def _is_other(decided: GrantRecord, candidate: PluginCandidate) -> bool:
     return (decided.version, decided.manifest_hash) != (candidate.version, candidate.manifest_hash)
 
 
-def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:
+def _clash(candidate: PluginCandidate, used: str, unused: str) -> Diagnostic:
     text = f"plugin {candidate.name!r} is there twice: {used} is used, {unused} is not"
     hint = "uninstall or rename one"
     if candidate.source == "object":
@@ -221,7 +221,7 @@ def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:
     return Diagnostic("NAME_CONFLICT", text, candidate.name, hint, details={"winner": used, "loser": unused})
 
 
-def _place(candidate: Candidate, ordinal: int) -> str:
+def _place(candidate: PluginCandidate, ordinal: int) -> str:
     if ordinal:
         return f"the given object {ordinal} ({candidate.location}, version {candidate.version})"
     what = (

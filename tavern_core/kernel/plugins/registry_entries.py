@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from tavern_core.errors import ActivationFailed, Finding
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.tool_spec_reading import Described, completed
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.plugins.candidate import PluginCandidate
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
+from tavern_core.kernel.plugins.tool_spec_reading import OfferDescription, merge_declaration
+from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.naming_rules import is_reserved_namespace, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
 
-def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str, str]:
+def aliases_of(candidate: PluginCandidate, specs: Mapping[str, ToolSpec]) -> dict[str, str]:
     """Other id → id, from the manifest and the tools.
 
     Raises:
@@ -37,7 +37,9 @@ def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str,
     return found
 
 
-def offered_entries(record: Record, described: Iterable[Described], diagnostics: Diagnostics) -> list[Entry]:
+def offered_entries(
+    record: PluginRecord, described: Iterable[OfferDescription], diagnostics: Diagnostics
+) -> list[RegistryEntry]:
     """The tools that become registered: those of files, then those of code, checked against what was declared.
 
     Raises:
@@ -45,10 +47,10 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
     """
     candidate = record.candidate
     declared = dict.fromkeys(candidate.tool_ids)
-    files = record.looked_at()
+    files = record.read_tools()
     written = {**{spec.name: spec for spec in files.specs}, **record.drafts}
     entries = {
-        spec.name: Entry(spec.name, record.name, spec, optional=spec.optional)
+        spec.name: RegistryEntry(spec.name, record.name, spec, optional=spec.optional)
         for spec in files.specs
         if spec.name not in record.drafts
     }
@@ -69,14 +71,14 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
             entries[entry.id] = entry
         else:
             _refuse_other_kind(draft, entry)
-            spec = None if entry.spec is None else completed(draft, entry.spec, candidate.version)
+            spec = None if entry.spec is None else merge_declaration(draft, entry.spec, candidate.version)
             entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or draft.optional)
     if candidate.source != "upstream":  # its list may have changed since it was declared
         _refuse_missing(record.name, declared, entries, files.findings)
     return list(entries.values())
 
 
-def _refuse_other_kind(declared: ToolSpec, entry: Entry) -> None:
+def _refuse_other_kind(declared: ToolSpec, entry: RegistryEntry) -> None:
     """What a reviewer reads as a script, service, node or workflow must not become something else."""
     spec = entry.spec
     if declared.kind == "python" or (
@@ -91,7 +93,7 @@ def _refuse_other_kind(declared: ToolSpec, entry: Entry) -> None:
 
 
 def _refuse_missing(
-    plugin: str, declared: Iterable[str], entries: Mapping[str, Entry], findings: Iterable[Finding]
+    plugin: str, declared: Iterable[str], entries: Mapping[str, RegistryEntry], findings: Iterable[Finding]
 ) -> None:
     broken = {finding.details.get("tool") for finding in findings if finding.severity == "error"}
     missing = [tool_id for tool_id in declared if tool_id not in entries and tool_id not in broken]
@@ -103,21 +105,21 @@ def _refuse_missing(
         )
 
 
-def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
+def _entries_of(item: OfferDescription, record: PluginRecord) -> Iterator[RegistryEntry]:
     if item.factory is not None:
         for name in item.names:
-            yield Entry(name, record.name, factory=item.factory, optional=item.factory.optional)
+            yield RegistryEntry(name, record.name, factory=item.factory, optional=item.factory.optional)
     if item.spec is not None:
         if record.candidate.source != "builtin":  # those of the host are checked by its tests
             refuse_bad_schemas(item.spec, is_foreign=record.candidate.has_foreign_schemas)
-        yield Entry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
+        yield RegistryEntry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
 
 
 def schema_errors(spec: ToolSpec, *, is_foreign: bool = False) -> tuple[Finding, ...]:
     """Every error in the schemas of a tool.
 
     Args:
-        is_foreign: see `Candidate.has_foreign_schemas`.
+        is_foreign: see `PluginCandidate.has_foreign_schemas`.
     """
     from tavern_core.schema.schema_check import check_schema
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RemotePlugin(ABC):
-    """`Record.thing` of an isolated plugin."""
+    """`PluginRecord.thing` of an isolated plugin."""
 
     @abstractmethod
     def handler(self, target: str, /) -> Any:

@@ -18,7 +18,7 @@ from tavern_core.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
+class ServiceOverride:
     """A service that a plugin puts in the place of another of the same name."""
 
     plugin: str
@@ -27,7 +27,7 @@ class Override:
     service: Service
 
 
-def winner(overrides: Mapping[str, Override]) -> Override | None:
+def winner(overrides: Mapping[str, ServiceOverride]) -> ServiceOverride | None:
     """The override in use, of all plugins that contribute one; independent of their order."""
     return min(overrides.values(), key=lambda o: (o.rank, o.plugin), default=None)
 

@@ -15,16 +15,16 @@ from tavern_core.contract.protocols import Service
 from tavern_core.contract.published_methods import unmarked_methods
 from tavern_core.errors import ActivationFailed, sayable
 from tavern_core.kernel.plugins.candidate import OVERRIDE
-from tavern_core.kernel.plugins.host_registries import Tables
-from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.plugins.service_overrides import Override, differences
+from tavern_core.kernel.plugins.host_registries import HostRegistries
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
+from tavern_core.kernel.plugins.service_overrides import ServiceOverride, differences
 from tavern_core.model.safe_printing import and_more
 
 Offered = Mapping[str, Mapping[str, Any]]
 _MOST_NAMED: Final = 5
 
 
-def without_ungranted(record: Record, offered: dict[str, Any], tables: Tables) -> dict[str, Any]:
+def without_ungranted(record: PluginRecord, offered: dict[str, Any], tables: HostRegistries) -> dict[str, Any]:
     """The services that a plugin may contribute: an override needs the grant and is left out without it."""
     kept = {}
     for name, service in offered.items():
@@ -40,14 +40,18 @@ def without_ungranted(record: Record, offered: dict[str, Any], tables: Tables) -
     return kept
 
 
-def split_overrides(record: Record, offered: Offered, tables: Tables) -> tuple[Offered, list[Override]]:
+def split_overrides(
+    record: PluginRecord, offered: Offered, tables: HostRegistries
+) -> tuple[Offered, list[ServiceOverride]]:
     """A plugin's own services, and its overrides.
 
     Raises:
         ActivationFailed: one of its services cannot replace the one that it overrides (ACTIVATION_FAILED).
     """
     services: Mapping[str, Service] = offered.get("services", {})
-    overriding = [Override(record.name, record.rank, s) for name, s in services.items() if record.may_override(name)]
+    overriding = [
+        ServiceOverride(record.name, record.rank, s) for name, s in services.items() if record.may_override(name)
+    ]
     for override in overriding:
         _compare(override, tables)
     own = {name: s for name, s in services.items() if not record.may_override(name)}
@@ -74,7 +78,7 @@ def _marked_in(service: Service) -> str:
     return sayable((service.interface or type(service.object)).__qualname__, 200)
 
 
-def _compare(override: Override, tables: Tables) -> None:
+def _compare(override: ServiceOverride, tables: HostRegistries) -> None:
     name = override.service.name
     owner, replaced = tables.contributions.original(name)
     if replaced is None:
@@ -89,7 +93,9 @@ def _compare(override: Override, tables: Tables) -> None:
         )
 
 
-def settle_overrides(contributed: Mapping[str, Service], overriding: Iterable[Override], tables: Tables) -> None:
+def settle_overrides(
+    contributed: Mapping[str, Service], overriding: Iterable[ServiceOverride], tables: HostRegistries
+) -> None:
     """After a registration: check the overrides of new services, and report who overrides whom."""
     for name, service in contributed.items():
         for plugin in tables.contributions.overriders(name):
@@ -101,7 +107,7 @@ def settle_overrides(contributed: Mapping[str, Service], overriding: Iterable[Ov
     report_rivals([override.service.name for override in overriding], tables)
 
 
-def report_rivals(names: Iterable[str], tables: Tables) -> None:
+def report_rivals(names: Iterable[str], tables: HostRegistries) -> None:
     """Report which of several overrides of a service is used; withdraw the report when only one is left."""
     for name in names:
         tables.diagnostics.withdraw("SERVICE_OVERRIDE_CONFLICT", service=name)

@@ -26,7 +26,7 @@ from tavern_core.model.nearest import did_you_mean
 D = TypeVar("D")
 
 
-class Callers(Protocol):
+class CallerLookup(Protocol):
     """What services may do for a plugin within the running call (`Service.for_plugin`)."""
 
     def of(self, plugin: str, capability: str) -> Scope:
@@ -58,7 +58,9 @@ class Services:
         changed: afterwards every view checks its rights and its object again.
     """
 
-    def __init__(self, contributions: Contributions, limits: LimitsConfig, callers: Callers, changed: Signal) -> None:
+    def __init__(
+        self, contributions: Contributions, limits: LimitsConfig, callers: CallerLookup, changed: Signal
+    ) -> None:
         self._contributions = contributions
         self._callers = callers
         self._made: dict[tuple[str, str], tuple[Service, Service]] = {}

@@ -16,7 +16,7 @@ from tavern_core.errors import SkillNotFound, UsageError
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import Diagnostic
@@ -72,7 +72,7 @@ class Skills:
         await self._consent.refuse(record.name, [TRUST.id])
         return self.get(record.name)
 
-    def _of_project(self, name: str) -> Record:
+    def _of_project(self, name: str) -> PluginRecord:
         skill = self.get(name)
         record = self._lifecycle.record(skill.plugin)
         if record.candidate.errors:
@@ -97,13 +97,13 @@ class Skills:
                         yield self._of_plugin(record, spec)
         yield from self._shadowed()
 
-    def _own(self, record: Record) -> Skill:
+    def _own(self, record: PluginRecord) -> Skill:
         facts = record.candidate.facts
         own = self._lifecycle.tables.base.config.skills.user  # a failed skill requests nothing: its place decides
         origin: Origin = "user" if str(Path(record.candidate.location).parent) in own else "project"
         tool = next((tool for tool in record.candidate.tool_ids if not tool.endswith(RUN)), "")
         state: SkillState = "ready" if record.usable else "off"
-        reason = record.standing.explanation
+        reason = record.condition.explanation
         if record.candidate.errors or record.state == "failed":
             state = "failed"
         elif record.state == "disabled" and TRUST.id in record.candidate.requested - record.granted:
@@ -122,10 +122,10 @@ class Skills:
             findings=record.candidate.findings,
         )
 
-    def _of_plugin(self, record: Record, spec: ToolSpec) -> Skill:
+    def _of_plugin(self, record: PluginRecord, spec: ToolSpec) -> Skill:
         winner = self._lifecycle.tables.registry.entries().get(spec.name)
         state: SkillState = "ready" if record.usable else "off"
-        reason = record.standing.explanation if state == "off" else ""
+        reason = record.condition.explanation if state == "off" else ""
         if winner is not None and winner.plugin != record.name:
             state, reason = "shadowed", f"{winner.plugin} has a skill of the same name, which takes precedence"
         path = str(spec.implementation.get("path", ""))

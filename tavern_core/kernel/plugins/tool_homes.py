@@ -8,9 +8,9 @@ from typing import Any, Protocol, cast
 
 from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
 from tavern_core.errors import ToolFileInvalid
-from tavern_core.kernel.plugins.host_registries import Tables
+from tavern_core.kernel.plugins.host_registries import HostRegistries
 from tavern_core.kernel.plugins.plugin_code import handler_in
-from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.kernel.views.facility_views import sealed_home
 from tavern_core.model.tool import ToolSpec
@@ -19,18 +19,18 @@ from tavern_core.model.tool import ToolSpec
 class Sandboxes(Protocol):
     """The boxes of plugins' programs."""
 
-    def of(self, record: Record, /) -> Sandbox: ...
+    def of(self, record: PluginRecord, /) -> Sandbox: ...
 
 
 class ToolHomes:
     """Makes a ToolHome for each tool."""
 
-    def __init__(self, tables: Tables, sandboxes: Sandboxes) -> None:
+    def __init__(self, tables: HostRegistries, sandboxes: Sandboxes) -> None:
         self._tables, self._sandboxes = tables, sandboxes
         self._cache = tables.base.home / "cache" / "unpacked"
         """Where zipped plugins are unpacked."""
 
-    def of(self, record: Record, spec: ToolSpec, executor: str) -> ToolHome:
+    def of(self, record: PluginRecord, spec: ToolSpec, executor: str) -> ToolHome:
         """What an executor may know of the plugin whose tool it runs.
 
         Args:
@@ -67,7 +67,7 @@ class ToolHomes:
         return replace(home, delegate=delegate) if is_ours else sealed_home(home)
 
 
-def load_handler(record: Record, target: str) -> Any:
+def load_handler(record: PluginRecord, target: str) -> Any:
     """The object that ``module:name`` names inside the plugin's own package.
 
     Raises:

@@ -1,7 +1,7 @@
 """What `tavern_register_tools` returned becomes ToolSpecs and factories.
 
 Everything of one plugin is read before anything is registered: one bad item fails the activation as a whole. A tool that is
-declared without parameters becomes whole with what its code says it takes and gives (`completed`).
+declared without parameters becomes whole with what its code says it takes and gives (`merge_declaration`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.secret_names import is_secret_schema
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.plugins.candidate import Candidate
+    from tavern_core.kernel.plugins.candidate import PluginCandidate
     from tavern_core.model.manifest import Manifest
 
 INJECTED = {CallContext: "context", ToolCall: "call", ToolContext: "control"}
@@ -51,7 +51,7 @@ _CHAINS = 4  # an Offer of an Offer of … is a mistake
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OfferingPlugin:
     """The plugin whose offers are read."""
 
     name: str
@@ -67,14 +67,14 @@ class Owner:
     """Kinds of tools for which plugins contribute executors."""
 
     @classmethod
-    def of(cls, candidate: Candidate, **more: Any) -> Owner:
+    def of(cls, candidate: PluginCandidate, **more: Any) -> OfferingPlugin:
         """The plugin, as far as it is declared; what it makes for one caller needs no `more`."""
         is_builtin = candidate.source == "builtin"
         return cls(candidate.name, candidate.version, candidate.facts.aliases, is_builtin, **more)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class OfferDescription:
     """One thing the plugin offers: a tool, or a factory with the names that are known to come out of it."""
 
     spec: ToolSpec | None = None
@@ -88,7 +88,7 @@ class Described:
         return self.names if self.spec is None else (self.spec.name,)
 
 
-def describe(offers: Any, owner: Owner, *, drafts: bool = False) -> list[Described]:
+def describe(offers: Any, owner: OfferingPlugin, *, drafts: bool = False) -> list[OfferDescription]:
     """Everything in `offers`, in order.
 
     Args:
@@ -101,18 +101,18 @@ def describe(offers: Any, owner: Owner, *, drafts: bool = False) -> list[Describ
         return []
     if isinstance(offers, str | bytes | Mapping) or not isinstance(offers, Iterable) or is_tool(offers):
         offers = [offers]
-    found: list[Described] = []
+    found: list[OfferDescription] = []
     for item in offers:
         if isinstance(item, ToolFactory):
             names = item.names or ((item.name,) if item.name else ())
-            found.append(Described(factory=item, names=tuple(full_id(n, owner) for n in names)))
+            found.append(OfferDescription(factory=item, names=tuple(full_id(n, owner) for n in names)))
         else:
-            found += [Described(spec) for spec in specs_of(item, owner, drafts=drafts)]
+            found += [OfferDescription(spec) for spec in specs_of(item, owner, drafts=drafts)]
     refuse_twins(found, owner)
     return found
 
 
-def specs_of(item: Any, owner: Owner, *, drafts: bool = False) -> list[ToolSpec]:
+def specs_of(item: Any, owner: OfferingPlugin, *, drafts: bool = False) -> list[ToolSpec]:
     """The tools of one item that is not a factory: one, or several for a toolbox or an Offer with `names`.
 
     Args:
@@ -153,7 +153,7 @@ def specs_of(item: Any, owner: Owner, *, drafts: bool = False) -> list[ToolSpec]
     return specs
 
 
-def full_id(written: str, owner: Owner) -> str:
+def full_id(written: str, owner: OfferingPlugin) -> str:
     """The id ``plugin:tool`` of a tool of `owner` that it calls `written`.
 
     Raises:
@@ -178,7 +178,7 @@ def full_id(written: str, owner: Owner) -> str:
     return f"{owner.name}:{local}"
 
 
-def completed(draft: ToolSpec, coded: ToolSpec, plugin_version: str) -> ToolSpec:
+def merge_declaration(draft: ToolSpec, coded: ToolSpec, plugin_version: str) -> ToolSpec:
     """The tool that a declaration and its code make together. If both say something, the code wins, because it runs; needs and cautions
     of both count.
 
@@ -240,7 +240,7 @@ def _with_mark(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping
     return {**whole, "writeOnly": True} if is_secret_schema(declared) and not is_secret_schema(whole) else whole
 
 
-def of_handler(thing: Any, draft: ToolSpec, owner: Owner) -> ToolSpec:
+def of_handler(thing: Any, draft: ToolSpec, owner: OfferingPlugin) -> ToolSpec:
     """The tool behind a `handler` whose tool file has no parameters: its signature says them, as under `@tool`.
 
     Args:
@@ -260,7 +260,7 @@ def of_handler(thing: Any, draft: ToolSpec, owner: Owner) -> ToolSpec:
     return specs_of(Offer(thing, name=draft.name), owner)[0]
 
 
-def _tools_in(thing: Any, owner: Owner, name: str | None) -> Iterator[ToolSpec]:
+def _tools_in(thing: Any, owner: OfferingPlugin, name: str | None) -> Iterator[ToolSpec]:
     if isinstance(thing, ToolSpec):
         yield _from_spec(thing, owner)
     elif isinstance(thing, Tool):
@@ -283,7 +283,7 @@ def _tools_in(thing: Any, owner: Owner, name: str | None) -> Iterator[ToolSpec]:
         raise _no_tool(thing, owner)
 
 
-def _no_tool(thing: Any, owner: Owner) -> ActivationFailed:
+def _no_tool(thing: Any, owner: OfferingPlugin) -> ActivationFailed:
     hint = (
         "return functions marked with @tool, Tool, ToolSpec, factory(...), objects with execute, tools of LangChain, or "
         "tool-file mappings"
@@ -297,7 +297,7 @@ def _no_tool(thing: Any, owner: Owner) -> ActivationFailed:
     return ActivationFailed(f"{owner.name}: {_short(thing)} is not a tool", hint=hint)
 
 
-def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -> ToolSpec:
+def _from_function(function: Callable[..., Any], mark: ToolMark, owner: OfferingPlugin) -> ToolSpec:
     from tavern_core.schema.signature import signature_schema
 
     found = signature_schema(function, inject=INJECTED)
@@ -327,7 +327,7 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
     )
 
 
-def _without_execute(data: Mapping[str, Any], name: Any, owner: Owner) -> ToolSpec:
+def _without_execute(data: Mapping[str, Any], name: Any, owner: OfferingPlugin) -> ToolSpec:
     """A mapping in the tool-file format."""
     if isinstance(name, str) and "parameters" in data and not {"id", "kind", "impl", "implementation"} & data.keys():
         raise ActivationFailed(
@@ -339,7 +339,7 @@ def _without_execute(data: Mapping[str, Any], name: Any, owner: Owner) -> ToolSp
     return owner.from_mapping(data)
 
 
-def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
+def _from_mapping(data: Mapping[str, Any], owner: OfferingPlugin) -> ToolSpec:
     """Seed 002's object ``{name, description, parameters, execute}``, or the tool-file format."""
     execute, name = data.get("execute"), data.get("name")
     if execute is None:
@@ -371,7 +371,7 @@ def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
     )
 
 
-def _from_langchain(tool: Any, owner: Owner, name: str) -> ToolSpec:
+def _from_langchain(tool: Any, owner: OfferingPlugin, name: str) -> ToolSpec:
     try:
         schema = schema_of(tool)
     except (Exception, SystemExit) as error:
@@ -389,13 +389,13 @@ def _from_langchain(tool: Any, owner: Owner, name: str) -> ToolSpec:
     )
 
 
-def _from_spec(spec: ToolSpec, owner: Owner) -> ToolSpec:
+def _from_spec(spec: ToolSpec, owner: OfferingPlugin) -> ToolSpec:
     name = full_id(spec.name, owner)
     version = spec.version if spec.version != "0" else owner.version
     return replace(spec, name=name, plugin=owner.name, version=version)
 
 
-def refuse_twins(found: Iterable[Described], owner: Owner) -> None:
+def refuse_twins(found: Iterable[OfferDescription], owner: OfferingPlugin) -> None:
     """Two tools of one plugin may not have the same name.
 
     Raises:
@@ -411,7 +411,7 @@ def refuse_twins(found: Iterable[Described], owner: Owner) -> None:
         seen[fold(name)] = name
 
 
-def ids_made(made: Any, owner: Owner) -> tuple[str, ...]:
+def ids_made(made: Any, owner: OfferingPlugin) -> tuple[str, ...]:
     """The full ids of the tools that a factory made for a caller.
 
     Raises:
@@ -421,8 +421,8 @@ def ids_made(made: Any, owner: Owner) -> tuple[str, ...]:
 
 
 def assign_names(
-    described: Sequence[Described], made: Mapping[int, tuple[str, ...]], declared: Iterable[str]
-) -> tuple[list[Described], int]:
+    described: Sequence[OfferDescription], made: Mapping[int, tuple[str, ...]], declared: Iterable[str]
+) -> tuple[list[OfferDescription], int]:
     """Give the factories that have no names the ids that are known of them: those they made for the host, else those of plugin.yaml.
 
     Args:
@@ -438,7 +438,7 @@ def assign_names(
     loose = [item.factory for n, item in enumerate(described) if n in made and item.factory is not None]
     known = [item for item in named if item.ids]
     if missing and loose:
-        return [*known, Described(factory=_any_of(loose), names=missing)], 0
+        return [*known, OfferDescription(factory=_any_of(loose), names=missing)], 0
     return known, len(named) - len(known)
 
 

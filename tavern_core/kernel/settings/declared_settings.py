@@ -25,7 +25,7 @@ PREFIX = "extensions."
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredSetting:
     """One setting and whose it is."""
 
     key: str
@@ -43,17 +43,19 @@ class SettingTable:
     def __init__(self, withheld: Callable[[str], tuple[str, str]] = lambda plugin: ("", "")) -> None:
         self._withheld = withheld
         """See `SettingsStore.withheld`."""
-        self._rows: dict[str, Declared] = {}
-        self._owned: dict[str, dict[str, Declared]] = {}
+        self._rows: dict[str, DeclaredSetting] = {}
+        self._owned: dict[str, dict[str, DeclaredSetting]] = {}
         """Plugin → its rows by key: avoids a search through the rows of five hundred plugins."""
 
-    def declare(self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str = "") -> list[Declared]:
+    def declare(
+        self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str = ""
+    ) -> list[DeclaredSetting]:
         """Add settings, all or none; the same ones again replace what was there.
 
         Raises:
             SettingsInvalid: an item is invalid, or its key belongs to another plugin or is taken (SETTINGS_INVALID).
         """
-        rows: dict[str, Declared] = {}
+        rows: dict[str, DeclaredSetting] = {}
         findings: list[Finding] = []
         for given in items:
             row = _row(plugin, given, tool, findings)
@@ -76,7 +78,7 @@ class SettingTable:
             del self._rows[key]
         return gone
 
-    def find(self, key: str) -> Declared:
+    def find(self, key: str) -> DeclaredSetting:
         """The setting with this key.
 
         Raises:
@@ -103,22 +105,24 @@ class SettingTable:
             close = next((suggestion([r.key]) for r in self._rows.values() if did_you_mean(key, [r.option])), "")
         return _finding(key, "there is no such setting", close or "`tavern config show` lists all settings")
 
-    def of(self, plugin: str, tool: str = "") -> list[Declared]:
+    def of(self, plugin: str, tool: str = "") -> list[DeclaredSetting]:
         """The settings of a plugin itself, or of one of its tools."""
         return [row for row in self._owned.get(plugin, {}).values() if row.tool == tool]
 
-    def all_of(self, plugin: str) -> list[Declared]:
+    def all_of(self, plugin: str) -> list[DeclaredSetting]:
         """The settings of a plugin and of all its tools."""
         return list(self._owned.get(plugin, {}).values())
 
     def __contains__(self, key: object) -> bool:
         return key in self._rows
 
-    def __iter__(self) -> Iterator[Declared]:
+    def __iter__(self) -> Iterator[DeclaredSetting]:
         return iter(list(self._rows.values()))
 
 
-def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, findings: list[Finding]) -> Declared | None:
+def _row(
+    plugin: str, given: SettingItem | Mapping[str, Any], tool: str, findings: list[Finding]
+) -> DeclaredSetting | None:
     from tavern_core.model.settings import SettingItem
 
     if isinstance(given, SettingItem):
@@ -139,7 +143,7 @@ def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, finding
             findings.append(_finding(key, problem.message, problem.hint))
             return None
     findings += [_finding(key, p.located, p.hint) for p in setting_problems(item)]
-    return Declared(key, plugin, key.removeprefix(start), item, tool)
+    return DeclaredSetting(key, plugin, key.removeprefix(start), item, tool)
 
 
 def _named(given: Any) -> str:

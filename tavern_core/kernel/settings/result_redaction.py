@@ -146,7 +146,7 @@ def _is_harmless_name(name: str) -> bool:
     return not (is_secret_name(name) or may_hold_secret(name))
 
 
-def strike(value: Any, secrets: Iterable[str]) -> Any:
+def redact_values(value: Any, secrets: Iterable[str]) -> Any:
     """A copy of plain JSON with each secret replaced in all places and spellings."""
     wanted = frozenset(secrets)
     return _each_text(value, secret_redactor(wanted)) if wanted else value
@@ -181,7 +181,7 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
     return with_leaves(value, clean, with_keys=True)
 
 
-class ForDisk:
+class StorageRedactor:
     """Prepares parts of calls for storage: without their secrets.
 
     Args:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tavern_core.errors import Finding, Location, SettingsInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
-from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
+from tavern_core.kernel.settings.declared_settings import PREFIX, DeclaredSetting, SettingTable
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, is_secret, mask
 from tavern_core.kernel.settings.setting_value_validation import Keyring, follow, problem_of, system_keyring
 from tavern_core.model.secret_references import is_reference
@@ -22,7 +22,7 @@ from tavern_core.model.secret_references import is_reference
 if TYPE_CHECKING:
     from tavern_core.model.settings import SettingItem
 
-Origin = Literal["default", "instance", "user"]
+SettingOrigin = Literal["default", "instance", "user"]
 Stored = Mapping[str, Any]
 _NOTHING: Final = object()
 
@@ -96,14 +96,14 @@ class SettingLayers:
             self._user = self.file.read()
         return self._user
 
-    def value(self, row: Declared, stored: Stored) -> tuple[Any, Origin, list[Finding]]:
+    def value(self, row: DeclaredSetting, stored: Stored) -> tuple[Any, SettingOrigin, list[Finding]]:
         """The effective value, its layer, and what is wrong in the layers above it.
 
         Args:
             stored: the values of `user`, read once for many settings.
         """
         findings: list[Finding] = []
-        layers: tuple[tuple[Origin, Stored], ...] = (("user", stored), ("instance", self.instance))
+        layers: tuple[tuple[SettingOrigin, Stored], ...] = (("user", stored), ("instance", self.instance))
         for origin, values in layers:
             if (value := values.get(row.key, _NOTHING)) is _NOTHING:
                 continue
@@ -117,7 +117,7 @@ class SettingLayers:
             )
         return row.item.default_value, "default", findings
 
-    def resolve(self, row: Declared, stored: Stored) -> Any:
+    def resolve(self, row: DeclaredSetting, stored: Stored) -> Any:
         """The effective value with its reference followed.
 
         Raises:
@@ -130,17 +130,17 @@ class SettingLayers:
         self.known.add(found)
         return found
 
-    def follow(self, row: Declared, reference: Mapping[str, Any], base: Path) -> Any:
+    def follow(self, row: DeclaredSetting, reference: Mapping[str, Any], base: Path) -> Any:
         """What is behind a reference. Raises as `resolve`."""
         return follow(row.item, row.key, reference, base, self.env, self.keyring)
 
-    def findings(self, rows: Iterable[Declared], table: SettingTable) -> list[Finding]:
+    def findings(self, rows: Iterable[DeclaredSetting], table: SettingTable) -> list[Finding]:
         """What is wrong in what is stored for these settings and their plugins."""
         user = self.user()
         rows = list(rows)
         found = [finding for row in rows for finding in self.value(row, user.values)[2]]
         plugins = {row.plugin for row in rows}
-        layers: tuple[tuple[Origin, Stored], ...] = (("instance", self.instance), ("user", user.values))
+        layers: tuple[tuple[SettingOrigin, Stored], ...] = (("instance", self.instance), ("user", user.values))
         for origin, values in layers:
             for key in values:
                 owner = key.removeprefix(PREFIX).partition(".")[0] if key.startswith(PREFIX) else None
@@ -162,7 +162,7 @@ class SettingLayers:
         stored = (self.instance, self.user().values)
         return any(key.startswith(start) and key not in table for values in stored for key in values)
 
-    def describe(self, row: Declared, stored: Stored) -> DescribedSetting:
+    def describe(self, row: DeclaredSetting, stored: Stored) -> DescribedSetting:
         """One setting for a person."""
         value, origin, findings = self.value(row, stored)
         problem = "; ".join(f.message for f in findings)
@@ -173,7 +173,7 @@ class SettingLayers:
         shown = mask(value) if secret else value
         return DescribedSetting(row.key, row.plugin, row.tool, row.item, shown, place, secret, problem)
 
-    def where(self, key: str, origin: Origin) -> Location:
+    def where(self, key: str, origin: SettingOrigin) -> Location:
         """The location of a stored value."""
         if origin == "user":
             return Location(str(self.file.path), pointer=key)

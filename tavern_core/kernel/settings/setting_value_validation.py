@@ -38,7 +38,7 @@ _YES: Final = frozenset({"true", "1", "yes", "on"})
 _NO: Final = frozenset({"false", "0", "no", "off"})
 
 
-def refused(key: str, message: str, hint: str = "") -> SettingsInvalid:
+def setting_error(key: str, message: str, hint: str = "") -> SettingsInvalid:
     """The error about one setting."""
     finding = Finding(SettingsInvalid.code, message, hint, Location(key))
     return SettingsInvalid(f"{key}: {message}", hint=hint, findings=(finding,), key=key)
@@ -98,14 +98,14 @@ def follow(
             text = env.get(name, "")
             if not text:
                 state = "is empty" if name in env else "is not set"
-                raise refused(key, f"the environment variable {name} {state}", f"export {name}=…")
+                raise setting_error(key, f"the environment variable {name} {state}", f"export {name}=…")
         case "$file":
             text = _from_file(key, base / Path(name).expanduser())
         case _:
             text = _from_keyring(key, name, keyring)
     value = from_text(item, text) if not text.strip().startswith("{") else text
     if value_problem(item, value) is not None:
-        raise refused(key, f"what {kind} {name} holds {_wanted(item)}", "correct it there")
+        raise setting_error(key, f"what {kind} {name} holds {_wanted(item)}", "correct it there")
     return value
 
 
@@ -126,11 +126,11 @@ def _from_file(key: str, path: Path) -> str:
         # Secrets are often mounted as links; it is the operator who wrote the path.
         text = read_text(path.resolve(), LARGEST_SECRET)
     except (StateDamaged, OSError, RuntimeError) as error:
-        raise refused(key, f"the file {path} cannot be used: {error}", "correct the path or the file") from error
+        raise setting_error(key, f"the file {path} cannot be used: {error}", "correct the path or the file") from error
     if text is None:
-        raise refused(key, f"there is no file {path}", "create it, readable only for yourself")
+        raise setting_error(key, f"there is no file {path}", "create it, readable only for yourself")
     if not (text := text.strip("\r\n")):
-        raise refused(key, f"the file {path} is empty", "put the secret into it")
+        raise setting_error(key, f"the file {path} is empty", "put the secret into it")
     return text
 
 
@@ -140,11 +140,11 @@ def _from_keyring(key: str, name: str, keyring: Keyring) -> str:
     try:
         text = keyring(service, entry)
     except SettingsInvalid as error:
-        raise refused(key, error.message, error.hint) from error
+        raise setting_error(key, error.message, error.hint) from error
     except Exception as error:
-        raise refused(key, f"the key ring failed: {type(error).__name__}", hint) from error
+        raise setting_error(key, f"the key ring failed: {type(error).__name__}", hint) from error
     if not text:
-        raise refused(key, f"the key ring has no {entry!r} of {service!r}", hint)
+        raise setting_error(key, f"the key ring has no {entry!r} of {service!r}", hint)
     return text
 
 

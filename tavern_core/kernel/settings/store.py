@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid, UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.json_state import Values
-from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
+from tavern_core.kernel.settings.declared_settings import PREFIX, DeclaredSetting, SettingTable
 from tavern_core.kernel.settings.secret_masking import is_secret, mask
 from tavern_core.kernel.settings.setting_layers import DescribedSetting, SettingLayers
-from tavern_core.kernel.settings.setting_value_validation import all_refused, from_text, problem_of, refused
+from tavern_core.kernel.settings.setting_value_validation import all_refused, from_text, problem_of, setting_error
 from tavern_core.kernel.signal import Subscribers
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.secret_references import is_reference
@@ -34,7 +34,7 @@ Declaration: TypeAlias = "tuple[Iterable[SettingItem | Mapping[str, Any]], str |
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One setting whose effective value changed."""
 
     key: str
@@ -46,7 +46,7 @@ class Change:
 class SavedChanges:
     """What a save did."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SettingChange, ...] = ()
     by: str = ""
 
     @property
@@ -55,7 +55,7 @@ class SavedChanges:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Watch:
+class SettingSubscription:
     """A subscription to the changes of one setting."""
 
     key: str
@@ -109,7 +109,7 @@ class SettingsStore:
         self._on_finding = on_finding
         self._lock = threading.RLock()
         self._table = SettingTable(self.withheld)
-        self._watches = Subscribers[Watch]()
+        self._watches = Subscribers[SettingSubscription]()
         self._found: set[str] = set()
         self._last_values: dict[str, Any] = {}
         """Effective values as callbacks know them."""
@@ -212,7 +212,9 @@ class SettingsStore:
                 try:
                     value = values[row.option] = self._layers.resolve(row, stored)
                     if row.item.required and value in (None, ""):
-                        raise refused(row.key, "is required and has no value", f"tavern config set {row.key} VALUE")
+                        raise setting_error(
+                            row.key, "is required and has no value", f"tavern config set {row.key} VALUE"
+                        )
                 except SettingsInvalid as error:
                     findings += error.findings
         _raise(findings)
@@ -231,9 +233,9 @@ class SettingsStore:
         if (value := secrets.get(name)) is None:
             hint = did_you_mean(name, secrets) or f"add it to tavern.yaml: secrets: {{{name}: {{$env: NAME}}}}"
             raise PolicyDenied(f"this host has no secret {name!r}", hint=hint)
-        row = Declared(key, "", name, SettingItem(key=key, type="string", secret=True))
+        row = DeclaredSetting(key, "", name, SettingItem(key=key, type="string", secret=True))
         if (problem := problem_of(row.item, value)) is not None:
-            raise refused(key, *problem)
+            raise setting_error(key, *problem)
         text = self._layers.follow(row, value, self._layers.base) if is_reference(value) else value
         self.known_secrets.add(text)
         return str(text)
@@ -330,8 +332,8 @@ class SettingsStore:
         with self._lock:
             row = self._table.find(key)
             if owner and row.plugin != owner:
-                raise refused(key, f"belongs to {row.plugin}; {owner} may not watch it")
-        return self._watches.add(Watch(key, callback, owner))
+                raise setting_error(key, f"belongs to {row.plugin}; {owner} may not watch it")
+        return self._watches.add(SettingSubscription(key, callback, owner))
 
     def withheld(self, plugin: str) -> tuple[str, str]:
         """Why the settings of a plugin do not exist now (it is disabled), and the repair; empty texts if nothing withholds them."""
@@ -364,7 +366,7 @@ class SettingsStore:
         """Compare with the last report, and call back in the order of subscription; a failing callback does not affect others."""
         with self._lock:
             stored = self._layers.user().values
-            changed: dict[str, tuple[Declared, Any, Any]] = {}
+            changed: dict[str, tuple[DeclaredSetting, Any, Any]] = {}
             for row in self._table:
                 old, new = self._last_values.get(row.key), self._layers.value(row, stored)[0]
                 if old != new or type(old) is not type(new):  # True is not 1 here
@@ -382,7 +384,7 @@ class SettingsStore:
             self._on_saved(saved)
         return saved
 
-    def _failed(self, watch: Watch, error: Exception) -> None:
+    def _failed(self, watch: SettingSubscription, error: Exception) -> None:
         message = redact_text(f"{type(error).__name__}: {error}", self.known_secrets.values)
         text = f"what {watch.owner or 'the host'} does when this setting changes failed: {message}"
         details = {"plugin": watch.owner}
@@ -396,7 +398,7 @@ class SettingsStore:
                 self._found.add(text)
                 self._on_finding(finding)
 
-    def _own(self, plugin: str, tool: str | None) -> list[Declared]:
+    def _own(self, plugin: str, tool: str | None) -> list[DeclaredSetting]:
         return [row for row in self._table.of(plugin, tool or "") if row.item.holds_value]
 
     def _problems(self, changes: Mapping[str, Any]) -> list[Finding]:
@@ -420,8 +422,8 @@ class SettingsStore:
         return self._table.find(key).plugin if key in self._table else ""
 
 
-def _change(row: Declared, old: Any, new: Any) -> Change:
-    return Change(row.key, mask(old), mask(new)) if is_secret(row.item) else Change(row.key, old, new)
+def _change(row: DeclaredSetting, old: Any, new: Any) -> SettingChange:
+    return SettingChange(row.key, mask(old), mask(new)) if is_secret(row.item) else SettingChange(row.key, old, new)
 
 
 def _changed(stored: Values, wanted: Mapping[str, Any]) -> Values:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tavern_core.errors import StateDamaged, UsageError
-from tavern_core.kernel.execution.portal import COPIED_HINT, copied
+from tavern_core.kernel.execution.portal import COPIED_HINT, fork_problem
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE
 from tavern_core.kernel.files.file_lock import locked, not_free
 
@@ -123,7 +123,7 @@ class SqliteFile:
 def refuse_copy(process: int) -> None:
     """Raises UsageError: a connection that `process` opened is used in a forked copy of it, which may corrupt the file (USAGE)."""
     if process != os.getpid():
-        raise UsageError(copied(process), hint=COPIED_HINT)
+        raise UsageError(fork_problem(process), hint=COPIED_HINT)
 
 
 def _keep_damaged_log(db: sqlite3.Connection, path: Path) -> Path | None:

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.errors import InternalError, StateDamaged, TavernError
-from tavern_core.kernel.execution.sync_async_drivers import Mode, StoreSilent, TimeLimit
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, StoreTimeout, TimeLimit
 
 T = TypeVar("T")
 
 
 async def ask(
-    mode: Mode,
+    mode: ExecutionMode,
     records: RecordStore,
     method: Callable[..., Any],
     *args: Any,
@@ -36,13 +36,13 @@ async def ask(
     if records.is_quick:
         return at_once(method, *args)
     try:
-        return await asked(mode, records, method, *args, seconds=seconds, undo=undo)
+        return await ask_raising(mode, records, method, *args, seconds=seconds, undo=undo)
     except StateDamaged as error:
         raise _unusable(error) from error
 
 
-async def asked(
-    mode: Mode,
+async def ask_raising(
+    mode: ExecutionMode,
     records: RecordStore,
     method: Callable[..., T],
     *args: Any,
@@ -77,7 +77,7 @@ async def asked(
         for answer in early:
             take_back(answer)
         if isinstance(error, TimeLimit):
-            raise StoreSilent(is_asked=not error.stopped) from None
+            raise StoreTimeout(is_asked=not error.stopped) from None
         raise
 
 

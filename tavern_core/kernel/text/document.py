@@ -15,7 +15,7 @@ MOST_NODES: Final = 50_000
 
 
 @dataclass(frozen=True)
-class Document:
+class LocatedDocument:
     """What one text holds, and where in it.
 
     Args:

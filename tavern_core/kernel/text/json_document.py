@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from tavern_core.errors import Finding
-from tavern_core.kernel.text.document import LARGEST_FILE, MOST_NODES, Document, text_of
+from tavern_core.kernel.text.document import LARGEST_FILE, MOST_NODES, LocatedDocument, text_of
 from tavern_core.model.path_problem import Mark, Path
 from tavern_core.schema.json_reader import Scan, read_located
 
 _LONGEST_INTEGER: Final = 100  # as in YAML
 
 
-class JsonDocument(Document):
+class JsonDocument(LocatedDocument):
     """What one JSON text holds."""
 
     def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:

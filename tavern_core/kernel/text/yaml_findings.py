@@ -39,7 +39,7 @@ from tavern_core.model.path_problem import FLATTER, MOST_FINDINGS, SMALLER, Mark
 
 
 @dataclass
-class _Open:
+class _OpenCollection:
     """A mapping or sequence that is being filled."""
 
     items: dict[str, Any] | list[Any]
@@ -62,7 +62,7 @@ class LocatedReading:
     def __init__(self, text: str, file: str, code: str, marks: dict[Path, tuple[Mark, Mark]] | None = None) -> None:
         self.findings: list[Finding] = []
         self._text, self._file, self._code, self._marks = text, file, code, marks
-        self._stack: list[_Open] = []
+        self._stack: list[_OpenCollection] = []
         self._root: Any = None
         self._has_root = False
 
@@ -133,10 +133,10 @@ class LocatedReading:
         if top is not None and isinstance(top.items, dict) and top.wants_key:
             self._refuse("a key must be text", _mark(event), top.path, "write the key as plain text")
             top.wants_key, top.ignored = False, True
-            self._stack.append(_Open(items, (*top.path, "?")))
+            self._stack.append(_OpenCollection(items, (*top.path, "?")))
             return
         path = self._value(event, items)
-        self._stack.append(_Open(items, path))
+        self._stack.append(_OpenCollection(items, path))
 
     def _value(self, event: Event, value: Any) -> Path:
         """Put `value` where it belongs; a scalar may turn out to be a key. Returns its path."""
@@ -162,7 +162,7 @@ class LocatedReading:
         self._note(path, top.key_mark, _mark(event))
         return path
 
-    def _key(self, top: _Open, event: Event, key: Any) -> None:
+    def _key(self, top: _OpenCollection, event: Event, key: Any) -> None:
         assert isinstance(top.items, dict)
         mark = _mark(event)
         top.wants_key, top.ignored, top.key, top.key_mark = False, True, None, mark

@@ -17,14 +17,14 @@ from collections.abc import Mapping
 import yaml
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.text.document import Document, place, text_of
+from tavern_core.kernel.text.document import LocatedDocument, place, text_of
 from tavern_core.kernel.text.yaml_data import read_data
 from tavern_core.kernel.text.yaml_dialect import FORBIDDEN, NotSimple
 from tavern_core.kernel.text.yaml_findings import LocatedReading
 from tavern_core.model.path_problem import Mark, Path
 
 
-class YamlDocument(Document):
+class YamlDocument(LocatedDocument):
     """What one YAML text holds."""
 
     def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:

@@ -28,7 +28,7 @@ _MISLEADING: Final = (StopIteration, StopAsyncIteration, GeneratorExit, SystemEx
 _MOST_GROUPED: Final = 100
 
 
-def fresh(error: BaseException, who: str, depth: int = depths.CAUSES) -> BaseException:
+def clean_copy(error: BaseException, who: str, depth: int = depths.CAUSES) -> BaseException:
     """An error with the same message that shares no object with `error`. Never raises.
 
     Args:
@@ -43,7 +43,7 @@ def fresh(error: BaseException, who: str, depth: int = depths.CAUSES) -> BaseExc
         if issubclass(kind, _MISLEADING):
             return RuntimeError(f"{who} raised {kind.__name__}")
         if isinstance(error, BaseExceptionGroup) and kind in _BUILTIN and depth:
-            inner = [fresh(e, who, depth - 1) for e in error.exceptions[:_MOST_GROUPED]]
+            inner = [clean_copy(e, who, depth - 1) for e in error.exceptions[:_MOST_GROUPED]]
             return kind(_text(error.message), inner)
         if kind in _BUILTIN:
             return _builtin(error)
@@ -54,10 +54,10 @@ def fresh(error: BaseException, who: str, depth: int = depths.CAUSES) -> BaseExc
 
 def _unknown(error: BaseException, who: str) -> UpstreamError:
     name = _text(type(error).__name__)
-    return UpstreamError(f"{who} failed with {name}: {said(error)}", error=name, outcome="unknown")
+    return UpstreamError(f"{who} failed with {name}: {exception_text(error)}", error=name, outcome="unknown")
 
 
-def said(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """The text of an exception, even if its `__str__` raises."""
     try:
         return sayable(_text(str(error)))

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
-from tavern_core.kernel.views.clean_errors import fresh
-from tavern_core.kernel.views.sealed_awaitable import awaited
+from tavern_core.kernel.views.clean_errors import clean_copy
+from tavern_core.kernel.views.sealed_awaitable import seal_awaitable
 from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.kernel.views.values import exact
 
@@ -53,13 +53,13 @@ class _Sealed:
     __slots__ = ("_look",)
 
     def __init__(self, thing: object, names: frozenset[str]) -> None:
-        self._look = hidden(_call, _Behind(thing, names).look, "look")
+        self._look = hidden(_call, _HiddenObject(thing, names).look, "look")
 
     def __getattr__(self, name: str) -> Any:
         return self._look(name)
 
 
-class _Behind:
+class _HiddenObject:
     """The object behind a sealed one; plugins never get it."""
 
     __slots__ = ("names", "thing")
@@ -79,9 +79,9 @@ class _Behind:
 def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         answer = function(*args, **kwargs)
-        return awaited(answer, "the host") if inspect.iscoroutine(answer) else answer
+        return seal_awaitable(answer, "the host") if inspect.iscoroutine(answer) else answer
     except BaseException as error:  # noqa: BLE001 - raised again below
-        failed = fresh(error, "the host")
+        failed = clean_copy(error, "the host")
     function = args = kwargs = answer = None  # type: ignore[assignment]  # the traceback keeps this frame: clear its variables
     try:
         raise failed

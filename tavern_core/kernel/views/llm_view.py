@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
-from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
+from tavern_core.kernel.views.sealed_awaitable import Awaited, seal_awaitable
 from tavern_core.kernel.views.sealed_functions import hidden
 
 
 def sealed_llm(model: LLM) -> LLM:
     """`model` behind methods from which it cannot be reached; it streams when `model` does."""
-    return _Streaming(model) if isinstance(model, StreamingLLM) else _Sealed(model)
+    return _SealedStreamingModel(model) if isinstance(model, StreamingLLM) else _SealedModel(model)
 
 
-class _Sealed:
+class _SealedModel:
     __slots__ = ("_complete",)
 
     def __init__(self, model: LLM) -> None:
@@ -26,7 +26,7 @@ class _Sealed:
         return await self._complete(messages, options)  # type: ignore[no-any-return]
 
 
-class _Streaming(_Sealed):
+class _SealedStreamingModel(_SealedModel):
     __slots__ = ("_stream",)
 
     def __init__(self, model: StreamingLLM) -> None:
@@ -47,14 +47,14 @@ def _complete(model: LLM, messages: Sequence[Message], options: dict[str, Any]) 
     async def work() -> LLMAnswer:
         return await model.complete(messages, **options)
 
-    return awaited(work(), "the language model")
+    return seal_awaitable(work(), "the language model")
 
 
 def _stream(model: StreamingLLM, messages: Sequence[Message], options: dict[str, Any]) -> Any:
-    return hidden(_piece, _Pieces(model, messages, options), "pieces")
+    return hidden(_piece, _AnswerChunks(model, messages, options), "pieces")
 
 
-class _Pieces:
+class _AnswerChunks:
     __slots__ = ("pieces",)
 
     def __init__(self, model: StreamingLLM, messages: Sequence[Message], options: dict[str, Any]) -> None:
@@ -71,5 +71,5 @@ class _Pieces:
             await close()
 
 
-def _piece(pieces: _Pieces, what: str) -> Awaited:
-    return awaited(pieces.close() if what == "close" else pieces.next(), "the language model")
+def _piece(pieces: _AnswerChunks, what: str) -> Awaited:
+    return seal_awaitable(pieces.close() if what == "close" else pieces.next(), "the language model")

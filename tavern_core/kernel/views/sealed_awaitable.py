@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, cast
 
-from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.clean_errors import clean_copy
 from tavern_core.kernel.views.sealed_functions import hidden
 
 
@@ -50,17 +50,17 @@ def _same(value: Any) -> Any:
     return value
 
 
-def awaited(work: Awaitable[Any], who: str, take: Callable[[Any], Any] = _same) -> Awaited:
+def seal_awaitable(work: Awaitable[Any], who: str, take: Callable[[Any], Any] = _same) -> Awaited:
     """`work` as an awaitable for code that must not see it.
 
     Args:
         who: what failed, for messages.
         take: makes of its answer what may be seen; may raise.
     """
-    return Awaited(hidden(_step, _Work(work, take, who), "step"))
+    return Awaited(hidden(_step, _SealedWork(work, take, who), "step"))
 
 
-class _Work:
+class _SealedWork:
     __slots__ = ("steps", "take", "who")
 
     def __init__(self, work: Awaitable[Any], take: Callable[[Any], Any], who: str) -> None:
@@ -70,7 +70,7 @@ class _Work:
         self.who = who
 
 
-def _step(work: _Work, how: str, error: BaseException | None) -> Any:
+def _step(work: _SealedWork, how: str, error: BaseException | None) -> Any:
     failed: BaseException | None = None
     answer: Any = None
     done = False
@@ -78,7 +78,7 @@ def _step(work: _Work, how: str, error: BaseException | None) -> Any:
         if how == "close":
             return work.steps.close() if hasattr(work.steps, "close") else None
         if how == "throw" and error is not None:
-            thrown = fresh(error, work.who)  # not the caller's own: it would collect the frames it passes
+            thrown = clean_copy(error, work.who)  # not the caller's own: it would collect the frames it passes
             if not hasattr(work.steps, "throw"):
                 raise thrown
             return _waits_for(work.steps.throw(thrown))
@@ -87,9 +87,9 @@ def _step(work: _Work, how: str, error: BaseException | None) -> Any:
         try:
             answer, done = work.take(end.value), True
         except BaseException as refused:  # noqa: BLE001 - raised again below
-            failed = fresh(refused, work.who)
+            failed = clean_copy(refused, work.who)
     except BaseException as caught:  # noqa: BLE001 - raised again below
-        failed = fresh(caught, work.who)
+        failed = clean_copy(caught, work.who)
     work = thrown = error = None  # type: ignore[assignment]  # the traceback keeps this frame: clear its variables
     try:
         if done:

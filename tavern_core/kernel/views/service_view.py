@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.contract.published_methods import view_members
 from tavern_core.errors import OutputTooLarge, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.views.clean_errors import fresh
-from tavern_core.kernel.views.sealed_awaitable import awaited
+from tavern_core.kernel.views.clean_errors import clean_copy
+from tavern_core.kernel.views.sealed_awaitable import seal_awaitable
 from tavern_core.kernel.views.sealed_functions import hidden
-from tavern_core.kernel.views.values import copied, flat_copy
-from tavern_core.schema.bounded_json_copying import SCALARS, NotPlain, json_or
+from tavern_core.kernel.views.values import copy_builtins, flat_copy
+from tavern_core.schema.bounded_json_copying import SCALARS, NotPlainData, json_or
 
 if TYPE_CHECKING:
     from tavern_core.model.config import LimitsConfig
@@ -60,7 +60,7 @@ def view_of(
             Called at the first call, and at the next one after each change of `epoch`.
         doc: the purpose of the service.
     """
-    calls = {name: _Call(service, name, find, epoch, limits) for name in methods}
+    calls = {name: _MethodImplementation(service, name, find, epoch, limits) for name in methods}
 
     body: dict[str, Any] = {
         name: hidden(_call, call, name, _text(inspect.getdoc(methods[name])), **_facts(methods[name]))
@@ -73,7 +73,7 @@ def view_of(
     return view
 
 
-class _Call:
+class _MethodImplementation:
     """The implementation of one method of one view; plugins never get it."""
 
     __slots__ = ("bound", "epoch", "find", "limits", "name", "service", "view")
@@ -107,8 +107,8 @@ class _Call:
             ToolFailed: it cannot pass (TOOL_ERROR).
         """
         try:
-            return copied(value, self.limits.argument_bytes)
-        except NotPlain as wrong:
+            return copy_builtins(value, self.limits.argument_bytes)
+        except NotPlainData as wrong:
             text = f"argument {name!r} of {self.who} cannot pass a view: {wrong.problem}"
             raise ToolFailed(text, hint=wrong.hint, service=self.service, method=self.name) from None
 
@@ -119,16 +119,16 @@ class _Call:
             ToolFailed, OutputTooLarge: it cannot pass (TOOL_ERROR, OUTPUT_TOO_LARGE).
         """
         if type(value) not in _DATA and inspect.isawaitable(value):
-            return awaited(value, self.who, self.answer)
+            return seal_awaitable(value, self.who, self.answer)
         try:
-            return copied(value, self.limits.output_bytes)
-        except NotPlain as wrong:
+            return copy_builtins(value, self.limits.output_bytes)
+        except NotPlainData as wrong:
             text = f"{self.who} answered what cannot pass a view: {wrong.problem}"
             kind = OutputTooLarge if "limit" in wrong.problem or "more than" in wrong.problem else ToolFailed
             raise kind(text, hint=wrong.hint, outcome="done", service=self.service, method=self.name) from None
 
 
-def _call(call: _Call, view: object, /, *args: Any, **kwargs: Any) -> Any:
+def _call(call: _MethodImplementation, view: object, /, *args: Any, **kwargs: Any) -> Any:
     try:
         if view is not call.view:
             raise TypeError(f"{call.who} is called on its view: ctx.service({call.service!r}).{call.name}(...)")
@@ -152,7 +152,7 @@ def _call(call: _Call, view: object, /, *args: Any, **kwargs: Any) -> Any:
             return value
         return call.answer(value)
     except BaseException as error:  # noqa: BLE001 - raised again below
-        failed = fresh(error, call.who)
+        failed = clean_copy(error, call.who)
     # The traceback keeps this frame, so its variables are cleared; outside of `except` there is no context to keep.
     call = args = kwargs = method = value = kind = few = epoch = name = arg = None  # type: ignore[assignment]
     try:

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from tavern_core.contract.nodes import MismatchedInput, NothingCame
-from tavern_core.kernel.views.clean_errors import fresh
-from tavern_core.kernel.views.sealed_awaitable import Awaited, awaited
+from tavern_core.kernel.views.clean_errors import clean_copy
+from tavern_core.kernel.views.sealed_awaitable import Awaited, seal_awaitable
 from tavern_core.kernel.views.sealed_functions import hidden
 
 
-class Reader(Protocol):
+class StreamReader(Protocol):
     """The run's end of a stream."""
 
     async def __anext__(self) -> Any: ...
@@ -24,7 +24,7 @@ class ReadStream(AsyncIterator[Any]):
 
     __slots__ = ("_ask",)
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: StreamReader) -> None:
         self._ask = hidden(_ask, reader, "ask")
 
     def __aiter__(self) -> ReadStream:
@@ -43,14 +43,14 @@ class ReadStream(AsyncIterator[Any]):
         self._ask(False)
 
 
-def _ask(reader: Reader, goes_on: object, /) -> Awaited | None:
+def _ask(reader: StreamReader, goes_on: object, /) -> Awaited | None:
     if goes_on:
-        return awaited(_next(reader), "the stream")
+        return seal_awaitable(_next(reader), "the stream")
     reader.leave()
     return None
 
 
-async def _next(reader: Reader) -> tuple[Any, bool, BaseException | None]:
+async def _next(reader: StreamReader) -> tuple[Any, bool, BaseException | None]:
     """The next chunk; whether the stream has ended; the error that ended it."""
     try:
         return await reader.__anext__(), False, None
@@ -62,4 +62,4 @@ async def _next(reader: Reader) -> tuple[Any, bool, BaseException | None]:
         ):  # the engine wants to see it again when it comes out of the node
             error.__traceback__ = error.__context__ = error.__cause__ = None
             return None, False, error
-        return None, False, fresh(error, "the stream")
+        return None, False, clean_copy(error, "the stream")

@@ -12,13 +12,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tavern_core.model import depths
-from tavern_core.schema.bounded_json_copying import MAX_NODES, ROOM, SCALARS, NotPlain, converted_copy, quick_copy
+from tavern_core.schema.bounded_json_copying import MAX_NODES, ROOM, SCALARS, NotPlainData, converted_copy, quick_copy
 
 _FEW: Final = 64
 _SHORT: Final = 4096
 
 
-def copied(value: Any, most_chars: int) -> Any:
+def copy_builtins(value: Any, most_chars: int) -> Any:
     """A copy of `value` in exact builtin types.
 
     Args:
@@ -30,12 +30,12 @@ def copied(value: Any, most_chars: int) -> Any:
     if type(value) is str:
         if len(value) <= most_chars:
             return value
-        raise NotPlain(f"it has {len(value):,} characters; the limit is {most_chars:,}", "ask for less")
+        raise NotPlainData(f"it has {len(value):,} characters; the limit is {most_chars:,}", "ask for less")
     if (quick := quick_copy(value, min(ROOM, most_chars))) is not None:
         return quick
     copy, problem = converted_copy(value, most_chars, _as_json)
     if problem is not None:
-        raise NotPlain(str(problem), problem.hint or "pass JSON")
+        raise NotPlainData(str(problem), problem.hint or "pass JSON")
     return copy
 
 
@@ -57,9 +57,9 @@ def flat_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
 def _as_json(value: Any, problem: object) -> Any:
     name = type(value).__name__
     if inspect.isgenerator(value) or inspect.isasyncgen(value) or hasattr(type(value), "__next__"):
-        raise NotPlain(f"{name} is an iterator, which would run code behind the view", "use a list")
+        raise NotPlainData(f"{name} is an iterator, which would run code behind the view", "use a list")
     if inspect.isroutine(value) or inspect.isclass(value):
-        raise NotPlain(f"a {name} can be called back, and a view passes no code", "pass data")
+        raise NotPlainData(f"a {name} can be called back, and a view passes no code", "pass data")
     return _unfrozen(value, depths.VALUE, [MAX_NODES])
 
 

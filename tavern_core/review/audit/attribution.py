@@ -23,11 +23,11 @@ from tavern_core import package_location
 from tavern_core.box import runtime_paths
 from tavern_core.box.protected_path_splitting import is_in
 
-Place = tuple[str, int]
+SourcePosition = tuple[str, int]
 """File relative to the plugin's folder, line."""
 
 
-class Side(Enum):
+class CodeOwner(Enum):
     """The owner of the code in a file."""
 
     OWN = 1
@@ -68,7 +68,7 @@ ENVIRONMENT: Final = frozenset(
 )
 
 
-class Stack:
+class StackAttribution:
     """Knows the plugin's files.
 
     Args:
@@ -79,7 +79,7 @@ class Stack:
     def __init__(self, folder: str, tests: Iterable[str] = ()) -> None:
         self._folders = tuple({os.path.abspath(folder), os.path.realpath(folder)})  # noqa: PTH100
         self._tests = tuple({os.path.realpath(path) for path in tests})
-        self._sides: dict[str, Side] = {}
+        self._sides: dict[str, CodeOwner] = {}
         installed = sysconfig.get_paths()
         self._standard = tuple({installed["stdlib"], installed["platstdlib"], os.path.dirname(os.__file__)})  # noqa: PTH120
         self._packages = tuple(
@@ -90,85 +90,87 @@ class Stack:
             }
         )
         self._runners = tuple(f"{folder}/{name}" for folder in self._packages for name in _RUNNERS)
-        self._threads: WeakKeyDictionary[threading.Thread, Place] = WeakKeyDictionary()
-        self._functions: dict[CodeType, Place] = {}
+        self._threads: WeakKeyDictionary[threading.Thread, SourcePosition] = WeakKeyDictionary()
+        self._functions: dict[CodeType, SourcePosition] = {}
 
-    def owner(self, frame: FrameType | None) -> Place | None:
+    def owner(self, frame: FrameType | None) -> SourcePosition | None:
         """The responsible line of the plugin for an event in `frame`; None: there is none."""
         sides = self._sides
         last = frame
         while frame is not None:
             file = frame.f_code.co_filename
             side = sides.get(file) or self.side(file)
-            if side is Side.OWN:
+            if side is CodeOwner.OWN:
                 return self._relative(file), frame.f_lineno
-            if side is Side.STOP:
+            if side is CodeOwner.STOP:
                 return None
             last, frame = frame, frame.f_back
         return self._begun(last) if last is not None else None
 
-    def caller_of_host(self, frame: FrameType | None) -> Place | None:
+    def caller_of_host(self, frame: FrameType | None) -> SourcePosition | None:
         """The same for work of the host on request: its own frames are skipped."""
         while frame is not None and package_location.is_own(frame.f_code.co_filename):
             frame = frame.f_back
         return self.owner(frame)
 
-    def reader_of_environment(self, frame: FrameType | None) -> Place | None:
+    def reader_of_environment(self, frame: FrameType | None) -> SourcePosition | None:
         """The same for variables: look-ups of the standard library for itself do not count."""
         while frame is not None and (
             frame.f_code.co_filename in ENVIRONMENT or frame.f_code.co_filename.startswith(_HERE)
         ):
             frame = frame.f_back
-        if frame is None or self.side(frame.f_code.co_filename) is Side.STANDARD:
+        if frame is None or self.side(frame.f_code.co_filename) is CodeOwner.STANDARD:
             return None
         return self.owner(frame)
 
-    def thread_begun(self, thread: threading.Thread, by: Place) -> None:
+    def thread_begun(self, thread: threading.Thread, by: SourcePosition) -> None:
         """The plugin started a thread: unattributed events in it belong to the plugin."""
         self._threads[thread] = by
 
-    def function_begun(self, function: object, by: Place) -> None:
+    def function_begun(self, function: object, by: SourcePosition) -> None:
         """The same for a thread without an object."""
         if isinstance(code := getattr(function, "__code__", None), CodeType):
             self._functions[code] = by
 
     def is_own(self, file: str) -> bool:
         """True for a file of the plugin's code."""
-        return self.side(file) is Side.OWN
+        return self.side(file) is CodeOwner.OWN
 
-    def place(self, code: CodeType) -> Place:
+    def place(self, code: CodeType) -> SourcePosition:
         """The place of a function of the plugin."""
         return self._relative(code.co_filename), code.co_firstlineno
 
-    def side(self, file: str) -> Side:
+    def side(self, file: str) -> CodeOwner:
         """The owner of the code in a file."""
         if (known := self._sides.get(file)) is None:
             known = self._sides[file] = self._judged(file)
         return known
 
-    def _judged(self, file: str) -> Side:
+    def _judged(self, file: str) -> CodeOwner:
         if file.startswith(("<frozen importlib", "<frozen zipimport")):
-            return Side.STOP
+            return CodeOwner.STOP
         if file.startswith("<"):
-            return Side.STANDARD if file.startswith("<frozen") else Side.OTHER
+            return CodeOwner.STANDARD if file.startswith("<frozen") else CodeOwner.OTHER
         path = os.path.abspath(file)  # noqa: PTH100
         for folder in self._folders:
             if is_in(path, folder):
-                return Side.STOP if _is_test(path[len(folder) :].strip("/").split("/")) else Side.OWN
+                return CodeOwner.STOP if _is_test(path[len(folder) :].strip("/").split("/")) else CodeOwner.OWN
         if is_in(path, _PACKAGE):
-            return Side.STANDARD if path in _FOR_PLUGINS or is_in(path, _HERE) else Side.STOP
+            return CodeOwner.STANDARD if path in _FOR_PLUGINS or is_in(path, _HERE) else CodeOwner.STOP
         if any(is_in(path, runner) or path == f"{runner}.py" for runner in self._runners):
-            return Side.STOP
+            return CodeOwner.STOP
         if any(is_in(path, folder) for folder in self._packages):
-            return Side.OTHER
+            return CodeOwner.OTHER
         if any(is_in(path, folder) for folder in self._standard):
             return (
-                Side.STOP if path.endswith((*_READ_SOURCES, *_ASK_THE_MACHINE)) or _METADATA in path else Side.STANDARD
+                CodeOwner.STOP
+                if path.endswith((*_READ_SOURCES, *_ASK_THE_MACHINE)) or _METADATA in path
+                else CodeOwner.STANDARD
             )
         real = os.path.realpath(path)
-        return Side.STOP if any(is_in(real, tests) for tests in self._tests) else Side.OTHER
+        return CodeOwner.STOP if any(is_in(real, tests) for tests in self._tests) else CodeOwner.OTHER
 
-    def _begun(self, bottom: FrameType) -> Place | None:
+    def _begun(self, bottom: FrameType) -> SourcePosition | None:
         if bottom.f_code.co_name == "_bootstrap" and isinstance(
             thread := bottom.f_locals.get("self"), threading.Thread
         ):

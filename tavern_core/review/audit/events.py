@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tavern_core.review.audit.observed_use import EVERYTHING, Kind
+from tavern_core.review.audit.observed_use import EVERYTHING, UseKind
 
-Seen = tuple[Kind, Any, int]
+Seen = tuple[UseKind, Any, int]
 """Kind, target, and the descriptor of the folder that a path is relative to (-1: the working folder)."""
-Row = Callable[[tuple[Any, ...]], Iterator[Seen]]
+EventReader = Callable[[tuple[Any, ...]], Iterator[Seen]]
 
 NO_FOLDER: Final = -1
 _NOT_CONTENT: Final = getattr(os, "O_PATH", 0) | getattr(os, "O_DIRECTORY", 0)
@@ -45,7 +45,7 @@ def _reads(args: tuple[Any, ...]) -> Iterator[Seen]:
     yield "read", "." if args[0] is None else args[0], NO_FOLDER
 
 
-def _changes(folder: int = 0, *, at: int = 0) -> Row:
+def _changes(folder: int = 0, *, at: int = 0) -> EventReader:
     """Argument `at` is changed; it is relative to argument `folder` (0: none)."""
 
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
@@ -54,7 +54,7 @@ def _changes(folder: int = 0, *, at: int = 0) -> Row:
     return row
 
 
-def _writes_from(use: Kind) -> Row:
+def _writes_from(use: UseKind) -> EventReader:
     """`use` is what happens to the source; the target is written."""
 
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
@@ -82,7 +82,7 @@ def _database(args: tuple[Any, ...]) -> Iterator[Seen]:
         yield "write", name, NO_FOLDER
 
 
-def _address(kind: Kind) -> Row:
+def _address(kind: UseKind) -> EventReader:
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
         near, address = args[0], args[1]
         if near.family in (socket.AF_INET, socket.AF_INET6) and isinstance(address, tuple):
@@ -118,7 +118,7 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _uses(kind: Kind, at: int | None = None, *, otherwise: str = "") -> Row:
+def _uses(kind: UseKind, at: int | None = None, *, otherwise: str = "") -> EventReader:
     """`kind` is what happens to argument `at`; `otherwise` where there is none, or it is empty."""
 
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
@@ -127,7 +127,7 @@ def _uses(kind: Kind, at: int | None = None, *, otherwise: str = "") -> Row:
     return row
 
 
-EVENTS: Final[Mapping[str, Row]] = {
+EVENTS: Final[Mapping[str, EventReader]] = {
     "open": _open,
     "os.listdir": _reads,
     "os.scandir": _reads,

@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
-from tavern_core.review.audit.attribution import Place, Stack
-from tavern_core.review.audit.events import EVENTS, NO_FOLDER, Row
-from tavern_core.review.audit.observed_use import EVERYTHING, Kind, Use
+from tavern_core.review.audit.attribution import SourcePosition, StackAttribution
+from tavern_core.review.audit.events import EVENTS, NO_FOLDER, EventReader
+from tavern_core.review.audit.observed_use import EVERYTHING, ObservedUse, UseKind
 from tavern_core.review.audit.patches import wrap
-from tavern_core.review.audit.path_names import Spelling, absolute
+from tavern_core.review.audit.path_names import PathNames, absolute
 
 MOST: Final = 10_000
 """Maximum number of different uses that are reported."""
@@ -32,7 +32,7 @@ _CHANGE: Final = "tavern_core.service_change"
 """Raised in a view, for the caller of its method."""
 
 
-class Guard:
+class AuditGuard:
     """Watches one plugin.
 
     Args:
@@ -44,9 +44,9 @@ class Guard:
 
     def __init__(
         self,
-        stack: Stack,
-        spelling: Spelling,
-        on_use: Callable[[Use], None],
+        stack: StackAttribution,
+        spelling: PathNames,
+        on_use: Callable[[ObservedUse], None],
         *,
         workspace: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -56,13 +56,13 @@ class Guard:
         self._spelling = spelling
         self._on_use = on_use
         self._workspace = workspace
-        self._reported: set[Use] = set()
+        self._reported: set[ObservedUse] = set()
         self._lock = threading.RLock()
         self._busy = threading.local()
-        self._whole: set[Place] = set()
+        self._whole: set[SourcePosition] = set()
         """Lines that read the whole environment, so their reads of single variables are not reported."""
-        self._names = Names()
-        self._rows: dict[str, Row] = {}
+        self._names = ResolvedNames()
+        self._rows: dict[str, EventReader] = {}
 
     def start(self) -> None:
         """Install the hook, for the rest of the process."""
@@ -109,7 +109,7 @@ class Guard:
 
     # Events -------------------------------------------------------------------------------------------------------------
 
-    def _seen(self, event: str, row: Row, args: tuple[Any, ...], frame: FrameType | None) -> None:
+    def _seen(self, event: str, row: EventReader, args: tuple[Any, ...], frame: FrameType | None) -> None:
         with self._undisturbed() as is_mine:
             if not is_mine:
                 return
@@ -128,7 +128,7 @@ class Guard:
             for kind, target, near in row(args):
                 self._raw(kind, target, folder if event == "open" else near, place)
 
-    def _raw(self, kind: Kind, target: Any, near: int, place: Place) -> None:
+    def _raw(self, kind: UseKind, target: Any, near: int, place: SourcePosition) -> None:
         match kind:
             case "read" | "write":
                 if workspace := self._workspace():
@@ -148,8 +148,8 @@ class Guard:
             case _:
                 self._note(kind, str(target), place)
 
-    def _note(self, kind: Kind, target: str, place: Place, path: str = "") -> None:
-        use = Use(kind, target, *place, path)
+    def _note(self, kind: UseKind, target: str, place: SourcePosition, path: str = "") -> None:
+        use = ObservedUse(kind, target, *place, path)
         with self._lock:
             if use not in self._reported and len(self._reported) < MOST:
                 self._reported.add(use)
@@ -174,7 +174,7 @@ class Guard:
 
 
 def _hook(
-    rows: dict[str, Row], seen: Callable[[str, Row, tuple[Any, ...], FrameType | None], None]
+    rows: dict[str, EventReader], seen: Callable[[str, EventReader, tuple[Any, ...], FrameType | None], None]
 ) -> Callable[[str, tuple[Any, ...]], None]:
     """The hook itself: it must be fast for the thousands of irrelevant events."""
     row_of, frame_at = rows.get, sys._getframe
@@ -196,7 +196,7 @@ def _nothing(args: tuple[Any, ...]) -> Any:
 _WEB: Final = (80, 443)
 
 
-class Names:
+class ResolvedNames:
     """Records which names were resolved to which addresses."""
 
     def __init__(self) -> None:

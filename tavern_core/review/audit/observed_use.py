@@ -8,19 +8,19 @@ from typing import Any, Final, Literal, get_args
 
 from tavern_core.frozen_dataclass import dataclass
 
-Kind = Literal[
+UseKind = Literal[
     "read", "write", "connect", "listen", "spawn", "variable", "secret", "service", "change", "thread", "native"
 ]
-KINDS: Final = frozenset(get_args(Kind))
+KINDS: Final = frozenset(get_args(UseKind))
 EVERYTHING: Final = "*"
 """The target of a use of everything, such as a copy of the whole environment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ObservedUse:
     """What was used, where."""
 
-    kind: Kind
+    kind: UseKind
     target: str
     """In the notation of a scope: ``$data/x``, ``./x``, ``/etc/x``, ``example.org:8443``, a program, a variable, a service."""
     file: str
@@ -43,7 +43,7 @@ class Use:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Use | None:
+    def from_json(cls, data: Mapping[str, Any]) -> ObservedUse | None:
         """The inverse of `to_json`; None for anything else."""
         try:
             use = cls(**{field.name: data[field.name] for field in fields(cls)})

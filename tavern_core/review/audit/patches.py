@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Final, Protocol
 
-from tavern_core.review.audit.attribution import Place, Stack
+from tavern_core.review.audit.attribution import SourcePosition, StackAttribution
 from tavern_core.review.audit.observed_use import EVERYTHING
 
 
-class Listener(Protocol):
-    """The receiver of reports; `guard.Guard`."""
+class AuditListener(Protocol):
+    """The receiver of reports; `guard.AuditGuard`."""
 
     def thread_begins(self, thread: threading.Thread | None, function: object, frame: FrameType | None) -> None: ...
 
@@ -32,18 +32,18 @@ class Listener(Protocol):
     def copies_itself(self, frame: FrameType | None) -> None: ...
 
 
-def wrap(guard: Listener) -> None:
+def wrap(guard: AuditListener) -> None:
     """Make threads, `os.open`, `multiprocessing` and `os.environ` report to `guard`."""
     _wrap_threads(guard)
     _wrap_open(guard)
     _wrap_spawning(guard)
-    watched = _Watched(os.environ._data, guard)  # type: ignore[attr-defined]
+    watched = _WatchedEnvironment(os.environ._data, guard)  # type: ignore[attr-defined]
     os.environ._data = watched  # type: ignore[attr-defined]
     if os.supports_bytes_environ:
         os.environb._data = watched  # type: ignore[attr-defined]
 
 
-def _wrap_threads(guard: Listener) -> None:
+def _wrap_threads(guard: AuditListener) -> None:
     start: Callable[[threading.Thread], None] = threading.Thread.start
     begin = _thread.start_new_thread
 
@@ -61,7 +61,7 @@ def _wrap_threads(guard: Listener) -> None:
     _thread.start_new_thread = begun  # threading has its own reference, and reports through `start`
 
 
-def _wrap_open(guard: Listener) -> None:
+def _wrap_open(guard: AuditListener) -> None:
     opened = os.open
 
     @functools.wraps(opened)
@@ -74,7 +74,7 @@ def _wrap_open(guard: Listener) -> None:
     os.supports_dir_fd.add(open_)  # checks for dir_fd support compare by identity
 
 
-def _wrap_spawning(guard: Listener) -> None:
+def _wrap_spawning(guard: AuditListener) -> None:
     """`multiprocessing` starts its processes with this; `subprocess` has its own reference, and an event."""
     fork_exec = _posixsubprocess.fork_exec
 
@@ -85,10 +85,10 @@ def _wrap_spawning(guard: Listener) -> None:
     _posixsubprocess.fork_exec = forked
 
 
-class _Watched(dict[bytes, bytes]):
+class _WatchedEnvironment(dict[bytes, bytes]):
     """The data of `os.environ`; every read goes through it."""
 
-    def __init__(self, data: dict[bytes, bytes], guard: Listener) -> None:
+    def __init__(self, data: dict[bytes, bytes], guard: AuditListener) -> None:
         super().__init__(data)
         self._guard = guard
 
@@ -110,7 +110,7 @@ _WRAPPERS: Final = (MethodType, staticmethod, classmethod, property, functools.p
 _CALLED: Final = ("func", "fget", "__func__", "__wrapped__")
 
 
-def host_changes(stack: Stack) -> Iterator[tuple[str, Place]]:
+def host_changes(stack: StackAttribution) -> Iterator[tuple[str, SourcePosition]]:
     """The parts of the host that are now code of the plugin: dotted name, and the place of that code."""
     for name, module in list(sys.modules.items()):
         if module is None or not (name == "tavern_core" or name.startswith("tavern_core.") or name in _PYTHON):
@@ -124,7 +124,7 @@ def host_changes(stack: Stack) -> Iterator[tuple[str, Place]]:
                         yield f"{name}.{attribute}.{member}", place
 
 
-def _place(value: Any, stack: Stack) -> Place | None:
+def _place(value: Any, stack: StackAttribution) -> SourcePosition | None:
     """Where `value` is defined, if that is in the plugin."""
     code = _code(value)
     if code is not None and stack.is_own(code.co_filename):

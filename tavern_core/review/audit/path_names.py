@@ -23,7 +23,7 @@ OWN: Final = (DATA, TEMPORARY)
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
-class Spelling:
+class PathNames:
     """Knows the places, and learns more while the plugin runs.
 
     Args:

@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tavern_core.errors import ProfileInvalid, StateDamaged, TavernError
 from tavern_core.kernel.access.tokens import Token
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.server.api.etag_cache import KeptAnswers, made
+from tavern_core.server.api.etag_cache import CachedResponses, response_with_etag
 from tavern_core.server.api.event_feed import EventFeed
-from tavern_core.server.api.exchange import Exchange, Parts
+from tavern_core.server.api.exchange import ApiState, Exchange
 from tavern_core.server.api.openapi import document
-from tavern_core.server.api.problem import RequestFailed, of_error, unexpected
+from tavern_core.server.api.problem import RequestFailed, internal_error_response, of_error
 from tavern_core.server.api.route import ANY_TOKEN, Route
 from tavern_core.server.api.routes import ROUTES
 from tavern_core.server.mcp import asgi_app
@@ -39,7 +39,7 @@ _BEARER: Final = "bearer."
 """Before the token among the subprotocols of a WebSocket."""
 
 
-class Application:
+class ApiApplication:
     """See `tavern_core.server.app`. It may be mounted anywhere; it starts with its first request."""
 
     def __init__(self, tavern: Tavern, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
@@ -49,7 +49,9 @@ class Application:
         self._mcp = asgi_app(tavern, hosts=hosts, origins=origins)
         self.feed = EventFeed(tavern.events, config.events, config.event_bytes)
         """The events of the host for all clients."""
-        self.parts = Parts(tavern, config, self.feed, KeptAnswers(), made(to_json(document(ROUTES))))
+        self.parts = ApiState(
+            tavern, config, self.feed, CachedResponses(), response_with_etag(to_json(document(ROUTES)))
+        )
         self._table = [(re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", route.path)), route) for route in ROUTES]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,7 +114,7 @@ class Application:
             raise
         except Exception:  # noqa: BLE001 - the client learns that, and the log of the server why
             _log.exception("%s %s failed", scope.get("method", "WEBSOCKET"), path)
-            return unexpected()
+            return internal_error_response()
 
     def _route(self, scope: Scope, path: str) -> tuple[Route, dict[str, str]]:
         """The route of a request, and the variables in its path. Raises RequestFailed: there is none (USAGE)."""

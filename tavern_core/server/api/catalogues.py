@@ -14,7 +14,7 @@ from tavern_core.kernel.catalogue.descriptions import export_for_model
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
-from tavern_core.server.api.etag_cache import made
+from tavern_core.server.api.etag_cache import response_with_etag
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.request_access import tools_stamp
 
@@ -26,7 +26,7 @@ async def nodes(exchange: Exchange) -> Response:
     if plugin:
         found = [spec for spec in found if spec.plugin == plugin]
     if words or plugin:
-        return made(_json_list(_shown(spec) for spec in found)).response(exchange.connection.headers)
+        return response_with_etag(_json_list(_shown(spec) for spec in found)).response(exchange.connection.headers)
     kept = exchange.parts.kept
     answer = kept.get("nodes", found) or kept.put("nodes", found, _json_list(_shown(spec) for spec in found))
     return answer.response(exchange.connection.headers)
@@ -35,14 +35,14 @@ async def nodes(exchange: Exchange) -> Response:
 async def node(exchange: Exchange) -> Response:
     """One node type."""
     spec = await asyncio.to_thread(exchange.tavern.nodes.get_node, exchange.path["type"])
-    return made(to_json(_shown(spec))).response(exchange.connection.headers)
+    return response_with_etag(to_json(_shown(spec))).response(exchange.connection.headers)
 
 
 async def tools(exchange: Exchange) -> Response:
     """The tools that the caller may see, or those of them that fit some words."""
     words, usable = exchange.query.get("query", ""), exchange.flag("usable")
     if words:
-        return made(await asyncio.to_thread(_written_tools, exchange, words, usable)).response(
+        return response_with_etag(await asyncio.to_thread(_written_tools, exchange, words, usable)).response(
             exchange.connection.headers
         )
     tavern, holder, kept = exchange.tavern, exchange.holder, exchange.parts.kept
@@ -57,7 +57,7 @@ async def tool(exchange: Exchange) -> Response:
     spec = await asyncio.to_thread(_seen_tool, exchange, exchange.path["id"])
     dialect = exchange.query.get("dialect")
     shown = _shown(spec) if dialect is None else export_for_model(spec, dialect)
-    return made(to_json(shown)).response(exchange.connection.headers)
+    return response_with_etag(to_json(shown)).response(exchange.connection.headers)
 
 
 def _written_tools(exchange: Exchange, words: str, usable: bool) -> bytes:

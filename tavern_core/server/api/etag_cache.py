@@ -15,7 +15,7 @@ _MOST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAnswer:
+class CachedResponse:
     """One answer."""
 
     body: bytes
@@ -30,24 +30,24 @@ class KeptAnswer:
         return Response(self.body, 200, sent, "application/json")
 
 
-class KeptAnswers:
+class CachedResponses:
     """The answers of one server."""
 
     def __init__(self) -> None:
-        self._kept = LruCache[str, tuple[Any, KeptAnswer]](_MOST)
+        self._kept = LruCache[str, tuple[Any, CachedResponse]](_MOST)
 
-    def get(self, key: str, stamp: Any) -> KeptAnswer | None:
+    def get(self, key: str, stamp: Any) -> CachedResponse | None:
         """The answer under a key, if what it shows is still as `stamp` says."""
         found = self._kept.find(key)
         return found[1] if found is not None and found[0] == stamp else None
 
-    def put(self, key: str, stamp: Any, body: bytes) -> KeptAnswer:
+    def put(self, key: str, stamp: Any, body: bytes) -> CachedResponse:
         """Keep an answer; the least used one is dropped when there are too many."""
-        answer = made(body)
+        answer = response_with_etag(body)
         self._kept.put(key, (stamp, answer))
         return answer
 
 
-def made(body: bytes) -> KeptAnswer:
+def response_with_etag(body: bytes) -> CachedResponse:
     """An answer with its ETag."""
-    return KeptAnswer(body, f'"{sha256(body).hexdigest()[:32]}"')
+    return CachedResponse(body, f'"{sha256(body).hexdigest()[:32]}"')

@@ -34,7 +34,7 @@ _IDS: Final = ("runId", "run", "job")
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class FeedMessage:
     """One event as clients get it."""
 
     id: str
@@ -45,14 +45,14 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _PendingEvent:
     """An event that waits for its number."""
 
     event: Event
     members: str
 
 
-class Reader:
+class EventFeedReader:
     """The position of one client."""
 
     def __init__(self, position: int, *, is_behind: bool) -> None:
@@ -77,18 +77,18 @@ class EventFeed:
         self._most, self._most_bytes = most, most_bytes
         self._name = secrets.token_hex(6)
         """Part of every id: a client that comes back to another process is not taken for one that missed nothing."""
-        self._kept: deque[Message] = deque()
+        self._kept: deque[FeedMessage] = deque()
         self._first = 1
         """Number of the oldest kept event."""
         self._bytes = 0
         self._owners: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Id of a call, run or job → whose it is."""
-        self._waiting: deque[_Written] = deque()
+        self._waiting: deque[_PendingEvent] = deque()
         self._waiting_bytes = 0
         self._has_overrun = False
         """Waiting events were dropped."""
         self._lock = threading.Lock()
-        self._readers: set[Reader] = set()
+        self._readers: set[EventFeedReader] = set()
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: Callable[[], None] = lambda: None
@@ -100,7 +100,7 @@ class EventFeed:
         return len(self._readers)
 
     @contextmanager
-    def reading(self, since: str) -> Iterator[Reader]:
+    def reading(self, since: str) -> Iterator[EventFeedReader]:
         """A client, while the context is open.
 
         Args:
@@ -108,28 +108,28 @@ class EventFeed:
         """
         self._begin()
         position, is_behind = self._position(since)
-        reader = Reader(position, is_behind=is_behind)
+        reader = EventFeedReader(position, is_behind=is_behind)
         self._readers.add(reader)
         try:
             yield reader
         finally:
             self._readers.discard(reader)
 
-    def first_messages(self, reader: Reader) -> list[Message]:
+    def first_messages(self, reader: EventFeedReader) -> list[FeedMessage]:
         """How a stream begins."""
         id_ = self._id(reader.position - 1)
-        connected = Message(id_, json.dumps({"type": CONNECTED, "id": id_, "payload": {}}), None)
-        lost = Message(id_, json.dumps({"type": EVENTS_LOST, "id": id_, "payload": {}}), None)
+        connected = FeedMessage(id_, json.dumps({"type": CONNECTED, "id": id_, "payload": {}}), None)
+        lost = FeedMessage(id_, json.dumps({"type": EVENTS_LOST, "id": id_, "payload": {}}), None)
         return [connected, lost] if reader.is_behind else [connected]
 
-    def next(self, reader: Reader) -> Message | None:
+    def next(self, reader: EventFeedReader) -> FeedMessage | None:
         """The next event of a reader; None: there is none yet."""
         if not self._first <= reader.position <= self._last:
             return None
         reader.position += 1
         return self._kept[reader.position - 1 - self._first]
 
-    async def wait(self, reader: Reader, seconds: float) -> bool:
+    async def wait(self, reader: EventFeedReader, seconds: float) -> bool:
         """Wait until there is an event behind the position of a reader, or the feed is closed; False: the time is over."""
         if self.is_closed or reader.position <= self._last:
             return True
@@ -172,7 +172,7 @@ class EventFeed:
 
     def _came(self, event: Event) -> None:
         """On the thread that caused the event."""
-        written = _Written(event, _members(event))
+        written = _PendingEvent(event, _members(event))
         with self._lock:
             self._waiting.append(written)
             self._waiting_bytes += len(written.members)
@@ -188,7 +188,7 @@ class EventFeed:
     def _take(self) -> None:
         """On the loop: keep a part of what waits, so that clients that are quick can send it before it is dropped."""
         with self._lock:
-            taken: list[_Written] = []
+            taken: list[_PendingEvent] = []
             size = 0
             while self._waiting and not self._is_too_much(4 * len(taken), 4 * size):
                 taken.append(self._waiting.popleft())
@@ -212,11 +212,11 @@ class EventFeed:
     def _is_too_much(self, count: int, size: int) -> bool:
         return count > self._most or (size > self._most_bytes and count > 1)
 
-    def _keep(self, written: _Written) -> None:
+    def _keep(self, written: _PendingEvent) -> None:
         number = self._last + 1
         id_ = self._id(number)
         text = f'{{"seq":{number},"id":"{id_}",{written.members}'
-        self._kept.append(Message(id_, text, self._owner(written.event)))
+        self._kept.append(FeedMessage(id_, text, self._owner(written.event)))
         self._bytes += len(text)
         while self._is_too_much(len(self._kept), self._bytes):
             self._bytes -= len(self._kept.popleft().text)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from tavern_core.server.api.event_feed import Reader
+from tavern_core.server.api.event_feed import EventFeedReader
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.api.problem import RequestFailed
 from tavern_core.server.listening import ABORT
@@ -91,7 +91,7 @@ class WebSocketMessages:
 Wire = ServerSentEvents | WebSocketMessages
 
 
-class Stream:
+class EventStream:
     """The events of one client: an ASGI application that is called once.
 
     Args:
@@ -133,7 +133,7 @@ class Stream:
                 listening.cancel()
                 await asyncio.gather(sending, listening, return_exceptions=True)
 
-    async def _send_all(self, reader: Reader, send: Send) -> None:
+    async def _send_all(self, reader: EventFeedReader, send: Send) -> None:
         await self._wire.start(send)
         for message in self._feed.first_messages(reader):
             await self._wire.put(send, message.text, message.id)
@@ -155,12 +155,12 @@ class Stream:
         return None
 
 
-async def sse(exchange: Exchange) -> Stream:
+async def sse(exchange: Exchange) -> EventStream:
     """The events as `text/event-stream`."""
     since = exchange.connection.headers.get("last-event-id") or exchange.query.get("since", "")
-    return Stream(exchange, ServerSentEvents(), since)
+    return EventStream(exchange, ServerSentEvents(), since)
 
 
-async def websocket(exchange: Exchange) -> Stream:
+async def websocket(exchange: Exchange) -> EventStream:
     """The events over a WebSocket."""
-    return Stream(exchange, WebSocketMessages(exchange.connection.scope), exchange.query.get("since", ""))
+    return EventStream(exchange, WebSocketMessages(exchange.connection.scope), exchange.query.get("since", ""))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tavern_core.host import Tavern
     from tavern_core.model.call import CallContext
     from tavern_core.model.config import ServerConfig
-    from tavern_core.server.api.etag_cache import KeptAnswer, KeptAnswers
+    from tavern_core.server.api.etag_cache import CachedResponse, CachedResponses
     from tavern_core.server.api.event_feed import EventFeed
 
 _MOST_VALUES: Final = 1_000_000
@@ -31,14 +31,14 @@ _BODIES: Final = "GET /api/openapi.json describes the bodies"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ApiState:
     """What all requests to one server share."""
 
     tavern: Tavern
     config: ServerConfig
     feed: EventFeed
-    kept: KeptAnswers
-    document: KeptAnswer
+    kept: CachedResponses
+    document: CachedResponse
     """That of OpenAPI."""
 
 
@@ -48,7 +48,7 @@ class Exchange:
 
     connection: HTTPConnection[Any]
     receive: Receive
-    parts: Parts
+    parts: ApiState
     caller: Token | None
     """None: of a route that needs no token."""
     path: Mapping[str, str]

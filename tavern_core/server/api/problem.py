@@ -78,7 +78,7 @@ def _fix(code: str) -> str:
     return ERROR_CODES[code].fix if code in ERROR_CODES else ""
 
 
-def unexpected() -> Response:
+def internal_error_response() -> Response:
     """The answer to a request that failed unexpectedly; the log of the server says how."""
     return _response(500, "INTERNAL", "the server failed", "look into its log", {})
 

@@ -32,9 +32,9 @@ def asgi_app(tavern: Tavern, *, path: str = "/mcp", hosts: Sequence[str] = (), o
         UsageError: the extra ``mcp`` is not installed (USAGE).
     """
     _installed()
-    from tavern_core.server.mcp.http import Application
+    from tavern_core.server.mcp.http import McpApplication
 
-    return Application(tavern, path, tuple(hosts), tuple(origins))
+    return McpApplication(tavern, path, tuple(hosts), tuple(origins))
 
 
 async def serve_stdio(tavern: Tavern, holder: Token, output: TextIO | None = None) -> None:

@@ -24,15 +24,22 @@ from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.schema.provider_tool_export import wire_name
 from tavern_core.server.mcp.content import call_result, error_result
-from tavern_core.server.mcp.elicitation import Live, Notices, Replayed, answer_in, lacking, request_for
-from tavern_core.server.mcp.listing import Listing, Listings
-from tavern_core.server.mcp.request_state import RequestStates, Round, holder_of, session_of
+from tavern_core.server.mcp.elicitation import (
+    ClientNotifications,
+    LiveElicitation,
+    ReplayedElicitation,
+    answer_in,
+    lacking,
+    request_for,
+)
+from tavern_core.server.mcp.listing import ToolListing, ToolListings
+from tavern_core.server.mcp.request_state import RequestState, RequestStates, holder_of, session_of
 from tavern_core.server.mcp.tasks import APPROVAL, MISSING_CAPABILITY, TASKS, Tasks, knows_tasks, needs_tasks
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
 
-Shape = Callable[[ToolResult], dict[str, Any]]
+ResultShaper = Callable[[ToolResult], dict[str, Any]]
 KEY: Final = "tavern/idempotencyKey"
 """In `_meta` of a call: its idempotency key."""
 _OF_CALL_TOOL: Final = {"tool", "arguments"}
@@ -40,10 +47,10 @@ _HOW_TO_CALL: Final = f"{CALL_TOOL} takes `tool`, the id of a tool, and `argumen
 _LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
-class Calls:
+class McpCalls:
     """Makes the calls of clients."""
 
-    def __init__(self, tavern: Tavern, listings: Listings, states: RequestStates, tasks: Tasks) -> None:
+    def __init__(self, tavern: Tavern, listings: ToolListings, states: RequestStates, tasks: Tasks) -> None:
         self._tavern = tavern
         self._listings = listings
         self._states = states
@@ -79,11 +86,11 @@ class Calls:
         self,
         ctx: ServerRequestContext[Any, Any],
         params: Any,
-        listing: Listing,
+        listing: ToolListing,
         tool: str,
         arguments: Mapping[str, Any],
         key: str | None = None,
-        shape: Shape | None = None,
+        shape: ResultShaper | None = None,
     ) -> dict[str, Any]:
         """Make a call, and turn its outcome into what the client gets.
 
@@ -106,7 +113,7 @@ class Calls:
                 try:
                     result = await self._waited(job, holder, talk)
                 except InputRequired:  # the job waits for what the client sends with its next request
-                    return self._asked(talk.open, Round(_known(talk), job=job))
+                    return self._asked(talk.open, RequestState(_known(talk), job=job))
         if result.status == "input_required" and result.error is not None:
             return self._needs_input(ctx, holder, talk, result)
         if shape is not None:
@@ -118,12 +125,16 @@ class Calls:
 
     @asynccontextmanager
     async def talking(
-        self, ctx: ServerRequestContext[Any, Any], known: Round, responses: Mapping[str, Any]
-    ) -> AsyncIterator[Live | Replayed]:
+        self, ctx: ServerRequestContext[Any, Any], known: RequestState, responses: Mapping[str, Any]
+    ) -> AsyncIterator[LiveElicitation | ReplayedElicitation]:
         """While calls are made for a request: their progress, logs and questions go to its client."""
-        notices = Notices(ctx, self._levels(ctx))
+        notices = ClientNotifications(ctx, self._levels(ctx))
         closing = self._close_later(ctx)
-        talk = Replayed(ctx, notices, known.answers, responses) if is_modern(ctx) else Live(ctx, notices)
+        talk = (
+            ReplayedElicitation(ctx, notices, known.answers, responses)
+            if is_modern(ctx)
+            else LiveElicitation(ctx, notices)
+        )
         talked = conversation.set(talk)
         moved = on_progress.set(notices.progress)
         try:
@@ -145,7 +156,7 @@ class Calls:
     async def _made(self, holder: Token, tool: str, arguments: Mapping[str, Any], key: str | None) -> ToolResult:
         return await self._tavern.invoke_from("mcp", tool, arguments, context=holder.context(), idempotency_key=key)
 
-    async def _waited(self, job: str, holder: Token, talk: Live | Replayed) -> ToolResult:
+    async def _waited(self, job: str, holder: Token, talk: LiveElicitation | ReplayedElicitation) -> ToolResult:
         """The outcome of a job for which the client waits. Raises InputRequired, as `Tasks.waited`."""
         try:
             return await self._tasks.waited(job, holder, talk)
@@ -153,7 +164,11 @@ class Calls:
             return failure(ConnectionLost(error.message, hint=error.hint, outcome="unknown"))
 
     def _needs_input(
-        self, ctx: ServerRequestContext[Any, Any], holder: Token, talk: Live | Replayed, result: ToolResult
+        self,
+        ctx: ServerRequestContext[Any, Any],
+        holder: Token,
+        talk: LiveElicitation | ReplayedElicitation,
+        result: ToolResult,
     ) -> dict[str, Any]:
         """A call that waits for an answer or an approval: what the client is asked, or why it cannot be asked."""
         assert result.error is not None
@@ -161,9 +176,9 @@ class Calls:
         if isinstance(approval, str):
             if not is_modern(ctx) or not talk.can_ask("form"):
                 return call_result(result)
-            asked, known = {APPROVAL: _approval_question(holder, result)}, Round(answers, approval)
+            asked, known = {APPROVAL: _approval_question(holder, result)}, RequestState(answers, approval)
         elif talk.open:
-            asked, known = dict(talk.open), Round(answers)
+            asked, known = dict(talk.open), RequestState(answers)
         else:
             return call_result(result)
         if missing := lacking(asked, ctx.session.client_capabilities):
@@ -173,7 +188,7 @@ class Calls:
             raise MCPError(MISSING_CAPABILITY, message, {"requiredCapabilities": missing})
         return self._asked(asked, known)
 
-    def _asked(self, asked: Mapping[str, Question], known: Round) -> dict[str, Any]:
+    def _asked(self, asked: Mapping[str, Question], known: RequestState) -> dict[str, Any]:
         return {
             "resultType": "input_required",
             "inputRequests": {name: request_for(question) for name, question in asked.items()},
@@ -194,7 +209,7 @@ class Calls:
     async def _begun(
         self,
         ctx: ServerRequestContext[Any, Any],
-        talk: Live | Replayed,
+        talk: LiveElicitation | ReplayedElicitation,
         holder: Token,
         tool: str,
         arguments: Mapping[str, Any],
@@ -221,8 +236,8 @@ class Calls:
         return allowed if is_modern(ctx) else frozenset(_LEVELS[_LEVELS.index(lowest) :])
 
 
-def _known(talk: Live | Replayed) -> Mapping[str, Any]:
-    return talk.known if isinstance(talk, Replayed) else {}
+def _known(talk: LiveElicitation | ReplayedElicitation) -> Mapping[str, Any]:
+    return talk.known if isinstance(talk, ReplayedElicitation) else {}
 
 
 _YES_OR_NO: Final[Mapping[str, Any]] = {

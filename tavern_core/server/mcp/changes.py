@@ -78,7 +78,7 @@ class _Client:
                 await (lists[what]() if what in lists else session.send_resource_updated(what))
 
 
-class Changes:
+class ChangeNotifier:
     """Notifies the clients of one host of changes.
 
     Args:

@@ -83,7 +83,7 @@ def lacking(kinds: Mapping[str, Question], capabilities: ClientCapabilities | No
     return {name: {} for name in names if getattr(capabilities, name, None) is None}
 
 
-class Notices:
+class ClientNotifications:
     """What a running call sends to its client: progress and lines of its log, in order, from any thread."""
 
     def __init__(self, ctx: ServerRequestContext[Any, Any], levels: frozenset[str]) -> None:
@@ -127,10 +127,10 @@ class Notices:
                 await self._waiting.popleft()()
 
 
-class _Talk:
+class _Elicitation:
     """A call and its client."""
 
-    def __init__(self, ctx: ServerRequestContext[Any, Any], notices: Notices) -> None:
+    def __init__(self, ctx: ServerRequestContext[Any, Any], notices: ClientNotifications) -> None:
         self._ctx = ctx
         self._notices = notices
         self.open: dict[str, Question] = {}
@@ -153,7 +153,7 @@ class _Talk:
             raise unanswered(unknown)
 
 
-class Replayed(_Talk):
+class ReplayedElicitation(_Elicitation):
     """2026 era: answers that the client sent along; without them the call ends.
 
     Args:
@@ -164,7 +164,7 @@ class Replayed(_Talk):
     def __init__(
         self,
         ctx: ServerRequestContext[Any, Any],
-        notices: Notices,
+        notices: ClientNotifications,
         known: Mapping[str, Any],
         responses: Mapping[str, Any],
     ) -> None:
@@ -189,7 +189,7 @@ class Replayed(_Talk):
         self._responses.pop(name, None)
 
 
-class Live(_Talk):
+class LiveElicitation(_Elicitation):
     """2025 era: the client is asked now."""
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
@@ -217,12 +217,12 @@ class Live(_Talk):
 # {type: integer}                                        one field, `value`
 # anything else                                          one field of text, in which the person writes JSON
 
-Form = Literal["fields", "value", "json"]
+AnswerForm = Literal["fields", "value", "json"]
 _FIELD_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 VALUE: Final = "value"
 
 
-def form_of(schema: Mapping[str, Any]) -> Form:
+def form_of(schema: Mapping[str, Any]) -> AnswerForm:
     """How an answer that fits `schema` is asked for."""
     properties = schema.get("properties", {})
     if (schema.get("type") == "object" or "properties" in schema) and isinstance(properties, Mapping):

@@ -20,7 +20,7 @@ from mcp.server.streamable_http import EventCallback, EventId, EventMessage, Eve
 from mcp_types import JSONRPCMessage, JSONRPCResponse
 from pydantic_core import to_json
 
-from tavern_core.server.mcp.service import Pages
+from tavern_core.server.mcp.service import ListPages
 
 _MOST_STREAMS: Final = 2_000
 _MOST_EVENTS: Final = 200
@@ -28,7 +28,7 @@ _MOST_EVENTS: Final = 200
 _MOST_BYTES: Final = 64_000_000
 
 
-class _Stream:
+class _StoredStream:
     def __init__(self, session: SessionEvents, id_: StreamId) -> None:
         self.session = session
         self.id = id_
@@ -65,20 +65,20 @@ class RecentEvents:
         pages: of lists, which events name.
     """
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: ListPages) -> None:
         self.pages = pages
-        self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        self._streams: OrderedDict[str, _StoredStream] = OrderedDict()
         """That which was sent something last is the last one."""
         self._numbers: Counter[str] = Counter()
         """Principal → its streams."""
         self._sizes: Counter[str] = Counter()
         """Principal → bytes of its streams."""
 
-    def find(self, name: str) -> _Stream | None:
+    def find(self, name: str) -> _StoredStream | None:
         """The stream of a name; None: it is not known any more."""
         return self._streams.get(name)
 
-    def add(self, stream: _Stream, message: JSONRPCMessage | None, page: bytes | None) -> int:
+    def add(self, stream: _StoredStream, message: JSONRPCMessage | None, page: bytes | None) -> int:
         """Keep an event of a stream; its number. Where the room runs out, streams are dropped."""
         owner, before = stream.session.owner, stream.size
         if stream.name not in self._streams:
@@ -118,14 +118,14 @@ class SessionEvents(EventStore):
         """Whether the library sends the events of a stream to a connection. Set when the session is admitted: the library builds the
         transport, which knows it, and wants its store before."""
         self._recent = recent
-        self._streams: dict[StreamId, _Stream] = {}
+        self._streams: dict[StreamId, _StoredStream] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
         """Keep an event; its id."""
         stream = self._streams.get(stream_id)
         if stream is None:
-            stream = self._streams[stream_id] = _Stream(self, stream_id)
+            stream = self._streams[stream_id] = _StoredStream(self, stream_id)
         event_id = f"{stream.name}-{self._recent.add(stream, message, self._page_of(message))}"
         if message is not None and stream.resumed is not None and not self.is_followed(stream_id):
             # It came after the earlier ones were sent again, and before the library follows the stream: no one else sends it.
@@ -149,7 +149,7 @@ class SessionEvents(EventStore):
         stream.resumed = send_callback
         return stream.id
 
-    def forget(self, stream: _Stream) -> None:
+    def forget(self, stream: _StoredStream) -> None:
         """One of its streams was dropped."""
         self._streams.pop(stream.id, None)
 

@@ -29,9 +29,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.access.tokens import Token
-from tavern_core.server.mcp.changes import Changes
+from tavern_core.server.mcp.changes import ChangeNotifier
 from tavern_core.server.mcp.event_store import RecentEvents, SessionEvents
-from tavern_core.server.mcp.service import Pages, Service
+from tavern_core.server.mcp.service import ListPages, McpService
 from tavern_core.server.request_access import RequestAccess, bearer_token, has_role
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ _now: Final[ContextVar[Token | None]] = ContextVar("tavern_mcp_holder", default=
 """Whose request the library is looking at."""
 
 
-class Application:
+class McpApplication:
     """See `tavern_core.server.mcp.asgi_app`. It may be mounted anywhere; it starts with its first request."""
 
     def __init__(self, tavern: Tavern, path: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         config = tavern.config.mcp
         self._access = RequestAccess(tavern, "mcp", (*config.hosts, *hosts), (*config.origins, *origins))
-        self._service = Service(tavern)
+        self._service = McpService(tavern)
         self._path = path
         self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
         """For what may stream and has sessions, and for what is answered at once."""
@@ -225,7 +225,7 @@ class Application:
 class _Sessions(StreamableHTTPSessionManager):
     """The library's sessions, which would all share one store of events, and of which the first client could take all."""
 
-    def __init__(self, server: Server[Any], events: RecentEvents, changes: Changes, **options: Any) -> None:
+    def __init__(self, server: Server[Any], events: RecentEvents, changes: ChangeNotifier, **options: Any) -> None:
         self._events = events
         self._changes = changes
         super().__init__(server, **options)
@@ -291,7 +291,7 @@ def _is_answered_at_once(scope: Scope) -> bool:
     return method in _ANSWERED_AT_ONCE and version in MODERN_PROTOCOL_VERSIONS
 
 
-def _schema_of(service: Service) -> Any:
+def _schema_of(service: McpService) -> Any:
     def schema_of(name: str) -> Any:
         holder = _now.get()
         known = None if holder is None else service.listings.known(holder)
@@ -300,7 +300,7 @@ def _schema_of(service: Service) -> Any:
     return schema_of
 
 
-def _with_pages(send: Send, pages: Pages) -> Send:
+def _with_pages(send: Send, pages: ListPages) -> Send:
     """`send`, with the pages of lists put into the answers that name them."""
     started: list[Message] = []
 

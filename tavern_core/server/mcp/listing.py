@@ -51,7 +51,7 @@ _OF_THE_SEARCH: Final[Mapping[str, str]] = {CALL_TOOL: CALL_TOOL, wire_name(SEAR
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ToolListing:
     """The tools of one caller."""
 
     specs: Mapping[str, ToolSpec]
@@ -81,7 +81,7 @@ class Listing:
         return None if known is None else self.exports[known]["inputSchema"]
 
 
-class Listings:
+class ToolListings:
     """The lists of all callers of one host.
 
     Args:
@@ -91,9 +91,9 @@ class Listings:
     def __init__(self, tavern: Tavern, page: int) -> None:
         self._tavern = tavern
         self._page = page
-        self._kept: dict[str, tuple[tuple[Any, ...], Listing]] = {}
+        self._kept: dict[str, tuple[tuple[Any, ...], ToolListing]] = {}
 
-    def known(self, holder: Token) -> Listing | None:
+    def known(self, holder: Token) -> ToolListing | None:
         """The list of a caller, when it is there and nothing has changed since."""
         kept = self._kept.get(holder.id)
         try:
@@ -102,7 +102,7 @@ class Listings:
             return None
         return kept[1] if kept is not None and kept[0] == stamp else None
 
-    async def of(self, holder: Token) -> Listing:
+    async def of(self, holder: Token) -> ToolListing:
         """The list of a caller. Raises MCPError: its profile cannot be used (-32603)."""
         if (known := self.known(holder)) is not None:
             return known
@@ -113,7 +113,7 @@ class Listings:
             text = f"the list of tools cannot be made: the profile {holder.profile!r:.100} cannot be used"
             raise MCPError(INTERNAL_ERROR, text) from error
 
-    def make(self, holder: Token) -> Listing:
+    def make(self, holder: Token) -> ToolListing:
         """The list of a caller as things are now. Plugins of which only ids are known are activated: call it in a thread.
 
         Raises:
@@ -146,7 +146,7 @@ class Listings:
         pages = tuple(_written(shown[at : at + self._page]) for at in range(0, max(len(shown), 1), self._page))
         spoken = None if profile is None else profile.language
         language = spoken or tavern.config.language or of_the_locale(os.environ)
-        made = Listing(specs, {name: id_ for id_, name in names.items()}, exports, pages, language, profile)
+        made = ToolListing(specs, {name: id_ for id_, name in names.items()}, exports, pages, language, profile)
         if len(self._kept) >= 1_000:
             self._kept.pop(next(iter(self._kept)))
         self._kept[holder.id] = stamp, made

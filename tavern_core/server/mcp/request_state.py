@@ -28,7 +28,7 @@ _USED: Final = "mcp-state"
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RequestState:
     """What is known from earlier rounds of a call."""
 
     answers: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Round:
     """The job that waits for the answers; empty: the call is made again with them."""
 
 
-NO_ROUND: Final = Round({})
+NO_ROUND: Final = RequestState({})
 
 
 class RequestStates:
@@ -59,12 +59,12 @@ class RequestStates:
         security = RequestStateSecurity(keys=[key], ttl=self._seconds, bind_principal=_principal)
         return RequestStateBoundary(security, default_audience=audience)
 
-    def state(self, known: Round) -> str:
+    def state(self, known: RequestState) -> str:
         """What the next round gets to know, before it is sealed."""
         contents = {"n": secrets.token_hex(16), "a": dict(known.answers), "p": known.approval, "j": known.job}
         return to_json(contents, inf_nan_mode="strings").decode()
 
-    async def used(self, state: str | None) -> Round:
+    async def used(self, state: str | None) -> RequestState:
         """What a state that came back says; it is used up by that. Raises MCPError: it was used before (-32602)."""
         if state is None:
             return NO_ROUND
@@ -74,7 +74,7 @@ class RequestStates:
         known = self._records.add(mark) if quick else await asyncio.to_thread(self._records.add, mark)
         if known is not None:
             raise MCPError(INVALID_PARAMS, "This requestState was used before", {"reason": "used_request_state"})
-        return Round(data["a"], data["p"], data.get("j", ""))
+        return RequestState(data["a"], data["p"], data.get("j", ""))
 
     def _key(self) -> str:
         """The key of the state folder, made when it is first needed."""

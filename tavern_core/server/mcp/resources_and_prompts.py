@@ -41,10 +41,10 @@ from tavern_core.model.result import ToolResult
 from tavern_core.model.skill import RUN
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.text_coercion import coerce_text
-from tavern_core.server.mcp.calls import Calls, is_modern
-from tavern_core.server.mcp.changes import MOST_WATCHED, Changes
+from tavern_core.server.mcp.calls import McpCalls, is_modern
+from tavern_core.server.mcp.changes import MOST_WATCHED, ChangeNotifier
 from tavern_core.server.mcp.content import complete, error_text, in_ascii, prompt_messages, resource_contents
-from tavern_core.server.mcp.listing import Listing, Listings, cursor_of, page_number
+from tavern_core.server.mcp.listing import ToolListing, ToolListings, cursor_of, page_number
 from tavern_core.server.mcp.request_state import holder_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ _LARGEST_ARTIFACT: Final = 16_000_000
 class Offers:
     """The resources and prompts of one host."""
 
-    def __init__(self, tavern: Tavern, page: int, listings: Listings, calls: Calls, changes: Changes) -> None:
+    def __init__(
+        self, tavern: Tavern, page: int, listings: ToolListings, calls: McpCalls, changes: ChangeNotifier
+    ) -> None:
         self._tavern = tavern
         self._page_size = page
         self._listings = listings
@@ -239,11 +241,11 @@ class Offers:
         return answer
 
 
-def _listed(resource: Resource, key: str, listing: Listing) -> dict[str, Any]:
+def _listed(resource: Resource, key: str, listing: ToolListing) -> dict[str, Any]:
     return {"name": resource.name, key: resource.uri, **_described(resource, listing, mimeType=resource.media_type)}
 
 
-def _described(offer: Resource | Prompt, listing: Listing, **more: str) -> dict[str, str]:
+def _described(offer: Resource | Prompt, listing: ToolListing, **more: str) -> dict[str, str]:
     """What is said of a resource or prompt; what is not said is left out."""
     about = {"title": offer.title, "description": offer.description or listing.specs[offer.tool].description, **more}
     return {name: text for name, text in about.items() if text}
@@ -253,7 +255,7 @@ def _artifact(link: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in link.items() if name != "type"}
 
 
-def _prompt(prompt: Prompt, listing: Listing) -> dict[str, Any]:
+def _prompt(prompt: Prompt, listing: ToolListing) -> dict[str, Any]:
     spec = listing.specs[prompt.tool]
     schema = {} if spec.kind == "skill" else spec.input_schema
     required = schema.get("required", ())
@@ -303,7 +305,7 @@ def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
         return None
 
 
-def _typed(listing: Listing, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(listing: ToolListing, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments in the types that the tool declares: a client has only texts. One that fits no type stays, for the call to refuse."""
     texts = {name: text for name, text in given.items() if isinstance(text, str)}
     values, _ = coerce_text(listing.specs[tool].input_schema, texts)

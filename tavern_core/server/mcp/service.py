@@ -12,10 +12,10 @@ from mcp.server.models import InitializationOptions
 from mcp_types import EmptyResult, NotificationParams, PaginatedRequestParams, SetLevelRequestParams
 
 from tavern_core import __version__
-from tavern_core.server.mcp.calls import Calls
-from tavern_core.server.mcp.changes import Changes
+from tavern_core.server.mcp.calls import McpCalls
+from tavern_core.server.mcp.changes import ChangeNotifier
 from tavern_core.server.mcp.content import complete
-from tavern_core.server.mcp.listing import Listings, cursor_of, page_number
+from tavern_core.server.mcp.listing import ToolListings, cursor_of, page_number
 from tavern_core.server.mcp.request_state import RequestStates, holder_of, session_of
 from tavern_core.server.mcp.resources_and_prompts import Offers
 from tavern_core.server.mcp.tasks import Tasks
@@ -28,7 +28,7 @@ _MOST_PAGES: Final = 256
 _CHANGES: Final = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
 
 
-class _Server(Server[Any]):
+class _McpServer(Server[Any]):
     """The library's server. Clients of the older protocol learn over every transport that lists change."""
 
     def create_initialization_options(
@@ -37,7 +37,7 @@ class _Server(Server[Any]):
         return super().create_initialization_options(notification_options or _CHANGES, *rest, **named)
 
 
-class Pages:
+class ListPages:
     """Pages of lists that are already written as JSON.
 
     A result only names its page, and the transport inserts the bytes. Otherwise the library would check and write thousands of
@@ -73,18 +73,18 @@ class Pages:
         return b"".join((message[:at], page, message[end + 1 :]))
 
 
-class Service:
+class McpService:
     """The MCP side of one open host."""
 
     def __init__(self, tavern: Tavern) -> None:
         self.tavern = tavern
         self.config = config = tavern.config.mcp
-        self.pages = Pages()
-        self.listings = Listings(tavern, config.page)
+        self.pages = ListPages()
+        self.listings = ToolListings(tavern, config.page)
         self._states = RequestStates(tavern.records, config.state_ms / 1000)
         self.tasks = Tasks(tavern, config.wait_ms / 1000)
-        self.calls = Calls(tavern, self.listings, self._states, self.tasks)
-        self.changes = Changes(tavern, config.sessions)
+        self.calls = McpCalls(tavern, self.listings, self._states, self.tasks)
+        self.changes = ChangeNotifier(tavern, config.sessions)
         self._offers = Offers(tavern, config.page, self.listings, self.calls, self.changes)
 
     def server(
@@ -96,7 +96,7 @@ class Service:
             lifespan: what the library enters before it serves.
             schema_of: name of a tool → its parameters, for the caller of the request that is being served.
         """
-        server = _Server(
+        server = _McpServer(
             "tavern",
             version=__version__,
             title="tavern",

@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from tavern_core.kernel.execution.threads import ThreadPool
-from tavern_core.server.mcp.service import Pages, Service
+from tavern_core.server.mcp.service import ListPages, McpService
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -48,10 +48,10 @@ _CANCELLED: Final = "notifications/cancelled"
 """What takes a request back, which then has no answer."""
 
 
-class _Lines:
+class _LineWriter:
     """Where the library writes messages, one a line: pages of lists are put in here."""
 
-    def __init__(self, stream: TextIO, pages: Pages, threads: ThreadPool) -> None:
+    def __init__(self, stream: TextIO, pages: ListPages, threads: ThreadPool) -> None:
         stream.flush()
         # Without a buffer: its lock would be held as long as the client reads nothing.
         self._stream = getattr(stream.buffer, "raw", stream.buffer)
@@ -88,17 +88,17 @@ class _Lines:
                     select.select([], [self._stream], [])
 
 
-class _Requests:
+class _MessageReader:
     """Where the library reads messages. It drops a line that is not a message; here its sender gets an error and does not wait for ever."""
 
-    def __init__(self, stream: BinaryIO, lines: _Lines, threads: ThreadPool, most: int, drain_s: float) -> None:
+    def __init__(self, stream: BinaryIO, lines: _LineWriter, threads: ThreadPool, most: int, drain_s: float) -> None:
         self._stream = stream
         self._lines = lines
         self._threads = threads
         self._most = most
         self._drain_s = drain_s
 
-    def __aiter__(self) -> _Requests:
+    def __aiter__(self) -> _MessageReader:
         return self
 
     async def __anext__(self) -> str:
@@ -215,7 +215,7 @@ def _own_stdin() -> Iterator[BinaryIO]:
 
 async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
     """See `tavern_core.server.mcp.serve_stdio`."""
-    service = Service(tavern)
+    service = McpService(tavern)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[Token]:
@@ -232,7 +232,7 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
     server.middleware.append(while_valid)
     # Daemon threads: neither a client that sends nothing nor one that reads nothing keeps the process from ending.
     threads = ThreadPool(2, "tavern-mcp-stdio")
-    lines = _Lines(output or sys.stdout, service.pages, threads)
+    lines = _LineWriter(output or sys.stdout, service.pages, threads)
     task, terminated = asyncio.current_task(), asyncio.Event()
     assert task is not None
 
@@ -241,7 +241,9 @@ async def serve(tavern: Tavern, holder: Token, output: TextIO | None) -> None:
         task.cancel()
 
     with _on_sigterm(end), _own_stdin() as stdin:
-        requests = _Requests(stdin, lines, threads, tavern.config.mcp.body_bytes, tavern.config.limits.drain_ms / 1000)
+        requests = _MessageReader(
+            stdin, lines, threads, tavern.config.mcp.body_bytes, tavern.config.limits.drain_ms / 1000
+        )
         try:
             async with stdio_server(cast(Any, requests), cast(Any, lines)) as (reading, writing):
                 await server.run(reading, writing, server.create_initialization_options())

@@ -27,7 +27,7 @@ from tavern_core.model.question import Question
 from tavern_core.model.result import ToolResult, iso_utc
 from tavern_core.model.tool import ToolSpec
 from tavern_core.server.mcp.content import call_result
-from tavern_core.server.mcp.elicitation import Live, Replayed, answer_in, request_for
+from tavern_core.server.mcp.elicitation import LiveElicitation, ReplayedElicitation, answer_in, request_for
 from tavern_core.server.mcp.request_state import holder_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Tasks:
         """The answer to a call that became a job, for a client that knows tasks."""
         return {"resultType": "task", **_task(self._tavern.jobs.find(job_id))}
 
-    async def waited(self, job_id: str, holder: Token, talk: Live | Replayed) -> ToolResult:
+    async def waited(self, job_id: str, holder: Token, talk: LiveElicitation | ReplayedElicitation) -> ToolResult:
         """The outcome of a job, for a client that waits; its progress, if that takes too long or the client cannot answer.
 
         Raises:

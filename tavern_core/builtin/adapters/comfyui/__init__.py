@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.builtin.adapters.comfyui.jobs_api import JobsApi
-from tavern_core.builtin.adapters.comfyui.native_api import Native
+from tavern_core.builtin.adapters.comfyui.native_api import NativeApi
 from tavern_core.builtin.adapters.comfyui.parameters import classes_of, tool_of
 from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import order_of
 from tavern_core.builtin.adapters.comfyui.templates import BadTemplate, read_object_info, read_templates
@@ -72,13 +72,13 @@ class ComfyUIConnection:
         self._upstream = upstream
         self._http = http
         settings = upstream.settings
-        kind = JobsApi if settings.get("api") == "v2" else Native
+        kind = JobsApi if settings.get("api") == "v2" else NativeApi
         self._server = kind(self._http, upstream.url, previews=settings.get("previews", True))
 
     async def list_tools(self, etag: str = "") -> Listing | None:
         folder = self._upstream.path(self._upstream.settings["templates"])
         templates, left_out = await asyncio.to_thread(read_templates, folder)
-        if isinstance(self._server, Native):
+        if isinstance(self._server, NativeApi):
             classes = {name for template in templates for name in classes_of(template)}
             info: Mapping[str, Any] | None = await self._server.object_info(classes)
         else:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from tavern_core.builtin.adapters.comfyui.history import Outputs
+from tavern_core.builtin.adapters.comfyui.history import RunOutputs
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.exchange import Answer, exchange
 from tavern_core.contract.guards.folder import Folder
@@ -42,7 +42,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredFile:
     """A file of a run that is an artifact now."""
 
     link: Mapping[str, Any]
@@ -84,7 +84,7 @@ def _from_workspace(written: str, workspace: str | None) -> bytes:
     return data
 
 
-async def downloaded(http: Any, path: str, name: str, **options: Any) -> Answer:
+async def download_file(http: Any, path: str, name: str, **options: Any) -> Answer:
     """A file that a run wrote. Whatever goes wrong with it, the run is done.
 
     Raises:
@@ -104,7 +104,7 @@ async def downloaded(http: Any, path: str, name: str, **options: Any) -> Answer:
     return answer
 
 
-async def keep(data: bytes, media_type: str, name: str, node: str, url: str, call: UpstreamCall) -> Kept:
+async def keep(data: bytes, media_type: str, name: str, node: str, url: str, call: UpstreamCall) -> StoredFile:
     """Keep a file of a run as an artifact of the caller.
 
     Args:
@@ -121,11 +121,11 @@ async def keep(data: bytes, media_type: str, name: str, node: str, url: str, cal
     entry = {
         "uri": link["uri"], "name": plain, "mediaType": kind, "bytes": len(data), "digest": digest, "node": node, "url": url,
     }  # fmt: skip
-    return Kept(link, entry)
+    return StoredFile(link, entry)
 
 
 def result_of(
-    tool: UpstreamTool, run: str, graph: Mapping[str, Any], values: Mapping[str, Any], outputs: Outputs, kept: Sequence[Kept]
+    tool: UpstreamTool, run: str, graph: Mapping[str, Any], values: Mapping[str, Any], outputs: RunOutputs, kept: Sequence[StoredFile]
 ) -> ToolResult:  # fmt: skip
     """The answer of a run, with its evidence (seed 004 §7.4): hash of the workflow, seed, parameters, files with digest and URL.
 

@@ -26,7 +26,7 @@ class OutputFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class RunOutputs:
     """What the nodes of a run gave."""
 
     files: tuple[OutputFile, ...]
@@ -34,7 +34,7 @@ class Outputs:
     is_cached: bool
 
 
-def outputs_of(run: str, entry: Mapping[str, Any], only: list[str]) -> Outputs:
+def outputs_of(run: str, entry: Mapping[str, Any], only: list[str]) -> RunOutputs:
     """The outputs of a run that is over.
 
     Args:
@@ -56,7 +56,7 @@ def outputs_of(run: str, entry: Mapping[str, Any], only: list[str]) -> Outputs:
     files = [one for one in _files(entry) if not only or one.node in only]
     kept = [one for one in files if not one.is_temporary] or files
     cached = messages.get("execution_cached", {}).get("nodes")
-    return Outputs(tuple(kept[:_MOST_FILES]), tuple(_texts(entry, only)), bool(cached) and _is_all(cached, entry))
+    return RunOutputs(tuple(kept[:_MOST_FILES]), tuple(_texts(entry, only)), bool(cached) and _is_all(cached, entry))
 
 
 def invalid(data: Any, places: Mapping[str, Any]) -> UpstreamError | InputInvalid:

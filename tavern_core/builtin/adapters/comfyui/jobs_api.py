@@ -16,9 +16,16 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from tavern_core.builtin.adapters.comfyui.file_transfer import Kept, Upload, downloaded, keep, result_of, upload_of
-from tavern_core.builtin.adapters.comfyui.history import OutputFile, Outputs, invalid
-from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import Order, ProgressReporter
+from tavern_core.builtin.adapters.comfyui.file_transfer import (
+    StoredFile,
+    Upload,
+    download_file,
+    keep,
+    result_of,
+    upload_of,
+)
+from tavern_core.builtin.adapters.comfyui.history import OutputFile, RunOutputs, invalid
+from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import ComfyUIRequest, ProgressReporter
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import Preview
 from tavern_core.contract.exchange import Answer, exchange, object_at
@@ -38,11 +45,11 @@ _MOST_LISTED: Final = 100
 _MOST_OUTPUTS: Final = 256
 _MOST_WAITING: Final = 256
 
-Event = tuple[str, Mapping[str, Any]]
+JobEvent = tuple[str, Mapping[str, Any]]
 
 
 class JobsApi:
-    """One server; see `native_api.Native`."""
+    """One server; see `native_api.NativeApi`."""
 
     def __init__(self, http: Any, url: str, *, previews: bool) -> None:
         self._http = http
@@ -52,7 +59,7 @@ class JobsApi:
     async def check(self) -> None:
         await self._object(_JOBS, params={"limit": "1"})
 
-    async def run(self, order: Order) -> ToolResult:
+    async def run(self, order: ComfyUIRequest) -> ToolResult:
         """Run a workflow to its end.
 
         Raises:
@@ -76,7 +83,7 @@ class JobsApi:
         kept = [await self._fetch(file, order) for file in outputs.files]
         return result_of(order.tool, name, graph, order.values, outputs, kept)
 
-    async def _cancel(self, job: str, order: Order) -> None:
+    async def _cancel(self, job: str, order: ComfyUIRequest) -> None:
         """Ask for the end of a job; of one whose id is not known yet, as far as the server lists it already."""
         with suppress(CallError, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):
@@ -102,7 +109,7 @@ class JobsApi:
             )
         return {"__type": "core/ASSET", "info": {"id": value["id"]}}
 
-    async def _submit(self, order: Order, graph: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _submit(self, order: ComfyUIRequest, graph: Mapping[str, Any]) -> Mapping[str, Any]:
         if order.call.is_again:
             if (known := await self._listed(order)) is None:
                 raise _lost(order.run, "the process that asked for it has ended, and the server does not list it")
@@ -130,7 +137,7 @@ class JobsApi:
             raise _lost(order.run, "its key was used before, and the server does not list its job any more")
         raise _refused(answer, refusal, order.tool.data["places"])
 
-    async def _found(self, order: Order) -> Mapping[str, Any] | None:
+    async def _found(self, order: ComfyUIRequest) -> Mapping[str, Any] | None:
         """`_listed`, where the server can be asked."""
         try:
             return await self._listed(order)
@@ -139,7 +146,7 @@ class JobsApi:
         except CallError:
             return None
 
-    async def _listed(self, order: Order) -> Mapping[str, Any] | None:
+    async def _listed(self, order: ComfyUIRequest) -> Mapping[str, Any] | None:
         """The job of a run that was submitted before."""
         jobs = (await self._object(_JOBS, params={"limit": str(_MOST_LISTED)})).get("jobs")
         rows = [job for job in jobs if isinstance(job, Mapping)] if isinstance(jobs, list) else []
@@ -172,9 +179,9 @@ class JobsApi:
                     return state
                 _progress(reporter, object_at(state, "progress"), str(state.get("status"))[:40])
 
-    async def _fetch(self, file: OutputFile, order: Order) -> Kept:
+    async def _fetch(self, file: OutputFile, order: ComfyUIRequest) -> StoredFile:
         path = f"{_ASSETS}/{quote(file.where['id'], safe='')}/content"
-        answer = await downloaded(self._http, path, file.name)
+        answer = await download_file(self._http, path, file.name)
         return await keep(answer.body, answer.media_type, file.name, file.node, self._url + path, order.call)
 
     async def _object(self, path: str, **options: Any) -> Mapping[str, Any]:
@@ -190,9 +197,9 @@ class JobsApi:
         return value
 
     @asynccontextmanager
-    async def _events(self, job: str) -> AsyncIterator[asyncio.Queue[Event | None]]:
+    async def _events(self, job: str) -> AsyncIterator[asyncio.Queue[JobEvent | None]]:
         """What the server says of a job; None: no more comes."""
-        queue: asyncio.Queue[Event | None] = asyncio.Queue(_MOST_WAITING)
+        queue: asyncio.Queue[JobEvent | None] = asyncio.Queue(_MOST_WAITING)
         task = asyncio.create_task(self._listen(job, queue))
         try:
             yield queue
@@ -200,7 +207,7 @@ class JobsApi:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _listen(self, job: str, queue: asyncio.Queue[Event | None]) -> None:
+    async def _listen(self, job: str, queue: asyncio.Queue[JobEvent | None]) -> None:
         try:
             async with self._http.sse(f"{_path(job)}/events", max_event_size=_LARGEST_EVENT) as source:
                 async for event in source:
@@ -210,7 +217,7 @@ class JobsApi:
         await queue.put(None)
 
 
-async def _watched(events: asyncio.Queue[Event | None], reporter: ProgressReporter) -> bool:
+async def _watched(events: asyncio.Queue[JobEvent | None], reporter: ProgressReporter) -> bool:
     """Follow the events until the job may be over, or has been silent for a while; False: no more of them come."""
     with suppress(TimeoutError):
         while True:
@@ -245,7 +252,7 @@ def _preview(data: Mapping[str, Any]) -> Preview | None:
         return None
 
 
-def _outputs(job: str, state: Mapping[str, Any], only: list[str]) -> Outputs:
+def _outputs(job: str, state: Mapping[str, Any], only: list[str]) -> RunOutputs:
     """What a job that is over gave. Raises UpstreamError: it failed, was cancelled or is forgotten (UPSTREAM_ERROR)."""
     status = state.get("status")
     if status == "expired":
@@ -275,7 +282,7 @@ def _outputs(job: str, state: Mapping[str, Any], only: list[str]) -> Outputs:
             and (not only or str(row.get("node_id")) in only)
         ):
             files.append(OutputFile(str(row.get("node_id")), str(row.get("name") or "output"), {"id": row["id"]}))
-    return Outputs(tuple(files), (), state.get("outputs_reused") is True)
+    return RunOutputs(tuple(files), (), state.get("outputs_reused") is True)
 
 
 def _refused(answer: Answer, error: Mapping[str, Any], places: Mapping[str, Any]) -> CallError:

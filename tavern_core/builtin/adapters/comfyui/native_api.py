@@ -20,16 +20,23 @@ from urllib.parse import quote, urlencode
 
 from pydantic_core import from_json
 
-from tavern_core.builtin.adapters.comfyui.file_transfer import Kept, Upload, downloaded, keep, result_of, upload_of
+from tavern_core.builtin.adapters.comfyui.file_transfer import (
+    StoredFile,
+    Upload,
+    download_file,
+    keep,
+    result_of,
+    upload_of,
+)
 from tavern_core.builtin.adapters.comfyui.history import OutputFile, invalid, outputs_of
-from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import Order, ProgressReporter
+from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import ComfyUIRequest, ProgressReporter
 from tavern_core.builtin.adapters.comfyui.templates import fill
-from tavern_core.builtin.adapters.comfyui.watch import Watch, preview_of
+from tavern_core.builtin.adapters.comfyui.watch import RunProgress, preview_of
 from tavern_core.contract.exchange import MOST_JSON, Answer, exchange
 from tavern_core.errors import CallError, CallTimeout, UpstreamError
 from tavern_core.model.result import ToolResult
 
-State = Literal["queued", "running", "gone"]
+QueueState = Literal["queued", "running", "gone"]
 _LONGEST_MESSAGE: Final = 5_000_000
 _LARGEST_QUEUE: Final = 64_000_000
 _WATCHED_S: Final = 5.0
@@ -40,10 +47,10 @@ _MOST_FAILURES: Final = 5
 _FOLDER: Final = "tavern"
 _MOST_WAITING: Final = 256
 _MARK: Final = "tavern"
-"""The key of `Order.mark` in what the server keeps with a run."""
+"""The key of `ComfyUIRequest.mark` in what the server keeps with a run."""
 
 
-class Native:
+class NativeApi:
     """One server.
 
     Args:
@@ -70,7 +77,7 @@ class Native:
                     found[name] = value[name]
         return found
 
-    async def run(self, order: Order) -> ToolResult:
+    async def run(self, order: ComfyUIRequest) -> ToolResult:
         """Run a workflow to its end.
 
         Raises:
@@ -101,7 +108,7 @@ class Native:
         kept = [await self._fetch(file, order) for file in outputs.files]
         return result_of(order.tool, run, graph, order.values, outputs, kept)
 
-    async def _uploaded(self, order: Order) -> dict[str, str]:
+    async def _uploaded(self, order: ComfyUIRequest) -> dict[str, str]:
         files = [name for name in order.tool.data["files"] if order.values.get(name) is not None]
         return {name: await self._upload(await upload_of(str(order.values[name]), order.call)) for name in files}
 
@@ -124,7 +131,7 @@ class Native:
             )
         return f"{value['subfolder']}/{name}" if value.get("subfolder") else name
 
-    async def _queue(self, order: Order, graph: Mapping[str, Any], client: str) -> str:
+    async def _queue(self, order: ComfyUIRequest, graph: Mapping[str, Any], client: str) -> str:
         """Queue a run; its id, which is the server's own where that is too old to take ours."""
         body = {"prompt": graph, "client_id": client, "prompt_id": order.run}
         if order.is_keyed:
@@ -155,7 +162,7 @@ class Native:
         reporter: ProgressReporter,
     ) -> Mapping[str, Any]:
         """The history of a run when it is over."""
-        watch, wait, failures = Watch(run, graph), _FIRST_WAIT_S, 0
+        watch, wait, failures = RunProgress(run, graph), _FIRST_WAIT_S, 0
         while True:
             if messages is not None and not failures:
                 messages = messages if await self._watched(watch, messages, reporter) else None
@@ -177,7 +184,7 @@ class Native:
             reporter.progress(watch.done, watch.total, watch.says or state)
 
     async def _watched(
-        self, watch: Watch, messages: asyncio.Queue[str | bytes | None], reporter: ProgressReporter
+        self, watch: RunProgress, messages: asyncio.Queue[str | bytes | None], reporter: ProgressReporter
     ) -> bool:
         """Follow the messages until the run may be over, or has been silent for a while; False: no more of them come."""
         with suppress(TimeoutError):
@@ -196,7 +203,7 @@ class Native:
                     reporter.progress(watch.done, watch.total, watch.says)
         return True
 
-    async def _state(self, run: str) -> Mapping[str, Any] | State:
+    async def _state(self, run: str) -> Mapping[str, Any] | QueueState:
         """The history of a run, or where it is."""
         for _ in range(2):  # it may pass from the queue into the history between two questions
             history = await self._json(f"/history/{quote(run, safe='')}")
@@ -206,7 +213,7 @@ class Native:
                 return place
         return "gone"
 
-    async def _place(self, run: str) -> State:
+    async def _place(self, run: str) -> QueueState:
         """Where a run is in the queue. The queue holds every workflow that waits, so it may be too large to be read."""
         answer = await exchange(self._http, "GET", "/queue", most=_LARGEST_QUEUE)
         if len(answer.body) > MOST_JSON:
@@ -216,7 +223,7 @@ class Native:
             return "running"
         return "queued" if run in _ids(queue.get("queue_pending")) else "gone"
 
-    async def _looked_up(self, run: str) -> Mapping[str, Any] | State:
+    async def _looked_up(self, run: str) -> Mapping[str, Any] | QueueState:
         try:
             return await self._state(run)
         except CallError:
@@ -230,8 +237,8 @@ class Native:
                 if await self._place(run) == "running":
                     await exchange(self._http, "POST", "/interrupt", json={"prompt_id": run})
 
-    async def _fetch(self, file: OutputFile, order: Order) -> Kept:
-        answer = await downloaded(self._http, "/view", file.name, params=dict(file.where))
+    async def _fetch(self, file: OutputFile, order: ComfyUIRequest) -> StoredFile:
+        answer = await download_file(self._http, "/view", file.name, params=dict(file.where))
         url = f"{self._url}/view?{urlencode(file.where)}"
         return await keep(answer.body, answer.media_type, file.name, file.node, url, order.call)
 

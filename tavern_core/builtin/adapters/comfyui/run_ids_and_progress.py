@@ -25,7 +25,7 @@ _LARGEST_PREVIEW: Final = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ComfyUIRequest:
     """What one call asks for."""
 
     tool: UpstreamTool
@@ -45,7 +45,7 @@ class Order:
             raise IdempotencyConflict(text, hint="use a key of its own for each call", outcome="none")
 
 
-def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Order:
+def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> ComfyUIRequest:
     """The order of a call. Seeds that it does not name are drawn: of its key where it has one, so that a repetition is one."""
     context = call.call.context
     if call.key:
@@ -57,7 +57,7 @@ def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], ca
     takes = tool.input_schema.get("properties", {})
     seeds = {name: _seed(draw, takes[name]) for name in tool.data["seeds"] if arguments.get(name) is None}
     mark = json_digest(arguments)[:32]
-    return Order(tool, str(run), bool(call.key), {**arguments, **seeds}, mark, call)
+    return ComfyUIRequest(tool, str(run), bool(call.key), {**arguments, **seeds}, mark, call)
 
 
 def _seed(draw: random.Random, schema: Mapping[str, Any]) -> int:

@@ -24,7 +24,7 @@ class Preview:
     media_type: str
 
 
-class Watch:
+class RunProgress:
     """The progress of one run.
 
     Args:

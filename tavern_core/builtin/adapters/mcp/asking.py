@@ -50,7 +50,7 @@ class RunningCalls:
             return ErrorData(code=INVALID_REQUEST, message="it is not known whom this question is for")
         asked = running[-1]
         try:
-            answer = await elicited(params.model_dump(by_alias=True, mode="json", exclude_none=True), asked.call)
+            answer = await elicit(params.model_dump(by_alias=True, mode="json", exclude_none=True), asked.call)
         except CallError as error:
             asked.refuse(error)
             return ElicitResult(action="cancel")
@@ -90,7 +90,7 @@ async def _answer(name: str, request: object, call: UpstreamCall, roots: tuple[s
     method = request.get("method") if isinstance(request, dict) else None
     if method == "elicitation/create" and isinstance(request, dict):
         params = request.get("params")
-        return await elicited(params if isinstance(params, dict) else {}, call, name)
+        return await elicit(params if isinstance(params, dict) else {}, call, name)
     if method == "roots/list" and roots:
         return {"roots": [{"uri": root} for root in roots]}
     raise UpstreamError(
@@ -99,7 +99,7 @@ async def _answer(name: str, request: object, call: UpstreamCall, roots: tuple[s
     )
 
 
-async def elicited(params: Mapping[str, Any], call: UpstreamCall, name: str = "answer") -> dict[str, Any]:
+async def elicit(params: Mapping[str, Any], call: UpstreamCall, name: str = "answer") -> dict[str, Any]:
     """Put one question to the person and return the result of ``elicitation/create``."""
     message = str(params.get("message", ""))[:_LONGEST_MESSAGE]
     if params.get("mode") == "url":

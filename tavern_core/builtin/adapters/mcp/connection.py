@@ -44,9 +44,9 @@ from tavern_core.builtin.adapters.mcp.asking import MOST_ROUNDS, RunningCalls, a
 from tavern_core.builtin.adapters.mcp.content import result_of
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
 from tavern_core.builtin.adapters.mcp.listing import read_tools
-from tavern_core.builtin.adapters.mcp.pending import PendingRequests, Progress
-from tavern_core.builtin.adapters.mcp.requests import OthersMessages, Requests
-from tavern_core.builtin.adapters.mcp.resources_and_prompts import Documents
+from tavern_core.builtin.adapters.mcp.pending import PendingRequests, ProgressCallback
+from tavern_core.builtin.adapters.mcp.requests import McpRequests, OthersMessages
+from tavern_core.builtin.adapters.mcp.resources_and_prompts import McpDocuments
 from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.builtin.adapters.mcp.watching import watch_list
@@ -134,7 +134,7 @@ class SessionTask:
                 )
                 await self._negotiate(session)
                 is_modern = session.protocol_version in MODERN_PROTOCOL_VERSIONS
-                requests = Requests(writing, posts if is_modern else None, self._pending)
+                requests = McpRequests(writing, posts if is_modern else None, self._pending)
                 connection = McpConnection(self._upstream, self, session, requests, self._calls, self._meta(session))
                 async with watch_list(session, self._upstream.changed):
                     self._ready.set_result(connection)
@@ -219,7 +219,7 @@ class SessionTask:
         }
 
 
-class McpConnection(Documents):
+class McpConnection(McpDocuments):
     """`contract.adapters.Connection` and `contract.adapters.Documents`.
 
     Args:
@@ -232,7 +232,7 @@ class McpConnection(Documents):
         upstream: Upstream,
         task: SessionTask,
         session: ClientSession,
-        requests: Requests,
+        requests: McpRequests,
         calls: RunningCalls,
         meta: Mapping[str, Any],
     ) -> None:
@@ -261,7 +261,7 @@ class McpConnection(Documents):
         name: str = "",
         *,
         headers: Mapping[str, str] | None = None,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
         tool: str = "",
     ) -> dict[str, Any]:
         """Ask the server something and return the result as it came.

@@ -35,7 +35,7 @@ _SERVER_ERROR: Final = CONNECTION_CLOSED
 _LOST: Final = ("SSE stream ", "Connection closed")
 
 
-class BrokeOff(MCPError):
+class AnswerLost(MCPError):
     """The answer to one request has been lost; where a whole connection is lost, its transport says so."""
 
     def __init__(self, why: str) -> None:
@@ -55,7 +55,7 @@ def failure_of(error: MCPError, what: str, tool: str = "") -> CallError:
         tool: that was called; empty: none was.
     """
     said, code = text_of(error.message) or "it gives no reason", error.code
-    if isinstance(error, BrokeOff) or (code == CONNECTION_CLOSED and said.startswith(_LOST)):
+    if isinstance(error, AnswerLost) or (code == CONNECTION_CLOSED and said.startswith(_LOST)):
         return UpstreamError(f"{what}: the answer broke off: {said}", outcome="unknown", retryable=True)
     if code == REQUEST_TIMEOUT:
         return CallTimeout(f"{what}: no answer in time", outcome="unknown", retryable=True)

@@ -1,6 +1,6 @@
 """MCP over streamable HTTP: the transport of the library, on a client that the host made.
 
-The library ends a whole session when one of its requests meets a broken connection. So its client sends through `Contained`: what goes
+The library ends a whole session when one of its requests meets a broken connection. So its client sends through `NonRaisingClient`: what goes
 wrong with one request becomes an answer to this one request, and the reason is kept for the call that waits for it.
 """
 
@@ -29,7 +29,7 @@ from tavern_core.builtin.adapters.mcp.message_parser import (
     values_in,
 )
 from tavern_core.builtin.adapters.mcp.pending import PendingRequests
-from tavern_core.builtin.adapters.mcp.posts import Posts
+from tavern_core.builtin.adapters.mcp.posts import PostTransport
 from tavern_core.contract.adapters import Upstream
 from tavern_core.contract.exchange import retry_after_ms
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, TavernError, UpstreamError
@@ -63,13 +63,13 @@ async def http_streams(
         sender = httpx2.AsyncClient(transport=origins, timeout=CONNECT_S, trust_env=False)
         await opened.enter_async_context(sender)  # before the login, which may refresh tokens at its end
         auth = await opened.enter_async_context(login(upstream, show, origins.handle_async_request))
-        client: Any = Contained(inner if auth is None else sender, upstream, pending, auth, most)
+        client: Any = NonRaisingClient(inner if auth is None else sender, upstream, pending, auth, most)
         streams = streamable_http_client(upstream.url, http_client=client, max_sse_event_size=most)
         reading, writing = await opened.enter_async_context(streams)
-        yield reading, writing, Posts(client, upstream.url, most, pending)
+        yield reading, writing, PostTransport(client, upstream.url, most, pending)
 
 
-class Contained:
+class NonRaisingClient:
     """What the library uses of a client; a request that fails is answered instead of raising.
 
     Args:
@@ -144,7 +144,7 @@ class Contained:
             refusal = ConnectionLost(f"{self.name} does not know the session any more", outcome="none", retryable=True)
         if refusal is not None:
             self.note(number, refusal)
-        response.stream = _Checked(self, response, number, is_for_library=is_for_library)
+        response.stream = _CheckedStream(self, response, number, is_for_library=is_for_library)
         return response
 
     def note(self, number: Any, error: CallError) -> None:
@@ -192,14 +192,16 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-class _Checked(httpx2.AsyncByteStream):
+class _CheckedStream(httpx2.AsyncByteStream):
     """The body of an answer: an error in the middle ends it, and so do more values than can be parsed at once.
 
     The library writes what is not a message into an error, as a whole and more than once. So it gets no JSON answer and no large event
     that is not one.
     """
 
-    def __init__(self, client: Contained, response: httpx2.Response, number: Any, *, is_for_library: bool) -> None:
+    def __init__(
+        self, client: NonRaisingClient, response: httpx2.Response, number: Any, *, is_for_library: bool
+    ) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._client = client
         self._name = client.name

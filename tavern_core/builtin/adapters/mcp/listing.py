@@ -53,7 +53,7 @@ async def pages(server: Requester, method: str, key: str) -> AsyncIterator[tuple
 
 async def read_tools(server: Requester) -> Listing:
     """List the tools; what cannot be used is left out, with the reason."""
-    reader = _Reader()
+    reader = _ListReader()
     async for page, items in pages(server, "tools/list", "tools"):
         reader.hold(page.get("ttlMs"))
         for number, item in enumerate(items):
@@ -64,7 +64,7 @@ async def read_tools(server: Requester) -> Listing:
     return reader.done()
 
 
-class _Reader:
+class _ListReader:
     def __init__(self) -> None:
         self._tools: dict[str, UpstreamTool] = {}
         self._left_out: dict[str, str] = {}

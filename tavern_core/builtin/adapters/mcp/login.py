@@ -97,7 +97,7 @@ async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncItera
             raise LoginNeeded("the tokens that are kept hold no longer")
 
         address = "http://127.0.0.1/callback"
-        provider = _provider(partial(_Alone, send), upstream, address, no_one, no_one, is_fresh=False)
+        provider = _provider(partial(_UnattendedProvider, send), upstream, address, no_one, no_one, is_fresh=False)
         try:
             yield provider
         finally:
@@ -110,9 +110,9 @@ def _provider(
     make: Callable[..., P], upstream: Upstream, address: str, redirect: Any, callback: Any, *, is_fresh: bool
 ) -> P:
     settings = upstream.settings
-    storage = _Kept(upstream, address, is_fresh)
+    storage = _StoredTokens(upstream, address, is_fresh)
     scope = settings.get("scope") or storage.further_scope()
-    wanted = (_Scoped if scope else OAuthClientMetadata)(
+    wanted = (_ScopedMetadata if scope else OAuthClientMetadata)(
         redirect_uris=[AnyUrl(address)],
         client_name="tavern_core",
         grant_types=["authorization_code", "refresh_token"],
@@ -126,7 +126,7 @@ def _provider(
     return provider
 
 
-class _Scoped(OAuthClientMetadata):
+class _ScopedMetadata(OAuthClientMetadata):
     """Asks for this scope, whatever the server names; the library would ask for that."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -134,7 +134,7 @@ class _Scoped(OAuthClientMetadata):
             super().__setattr__(name, value)
 
 
-class _Alone(OAuthClientProvider):
+class _UnattendedProvider(OAuthClientProvider):
     """Adds the tokens that are kept, and refreshes them; there is no person.
 
     The library refreshes tokens only when their time is over, and lets no other request go while one waits for its answer.
@@ -156,7 +156,7 @@ class _Alone(OAuthClientProvider):
             await asyncio.wait(self._refreshing, timeout=_LAST_S)
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        kept: _Kept = self.context.storage  # type: ignore[assignment]
+        kept: _StoredTokens = self.context.storage  # type: ignore[assignment]
         if not self._initialized:
             await self._initialize()
         for _ in range(_MOST_TRIES):
@@ -182,7 +182,7 @@ class _Alone(OAuthClientProvider):
             self.context.token_expiry_time = 1.0  # the server ended it before its time
         raise LoginNeeded("the tokens that are kept hold no longer")
 
-    async def _refresh(self, kept: _Kept, request: httpx2.Request) -> Any:
+    async def _refresh(self, kept: _StoredTokens, request: httpx2.Request) -> Any:
         """Begin with new tokens, and return them. One process at a time gets them, and the others take those: a refresh token often works only once."""
         async with kept.lock():
             if self._is_closing:
@@ -202,7 +202,7 @@ class _Alone(OAuthClientProvider):
 
     async def _begin(self, request: httpx2.Request) -> None:
         """Refresh the tokens, and add the new ones to a request."""
-        kept: _Kept = self.context.storage  # type: ignore[assignment]
+        kept: _StoredTokens = self.context.storage  # type: ignore[assignment]
         flow = super().async_auth_flow(request)
         try:
             sent = await anext(flow)
@@ -216,7 +216,7 @@ class _Alone(OAuthClientProvider):
             await flow.aclose()
 
 
-class _Kept:
+class _StoredTokens:
     """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, when they end, and where they came from."""
 
     def __init__(self, upstream: Upstream, address: str, is_fresh: bool) -> None:

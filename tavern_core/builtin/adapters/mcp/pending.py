@@ -18,9 +18,9 @@ from tavern_core.errors import CallError, ConnectionLost
 _FIRST_ID: Final = 1_000_000
 """The library counts its own from 1."""
 
-Progress = Callable[[float, float | None, str], None]
+ProgressCallback = Callable[[float, float | None, str], None]
 """``progress(done, total, message)``."""
-Answer = asyncio.Future[dict[str, Any] | MCPError | CallError]
+PendingAnswer = asyncio.Future[dict[str, Any] | MCPError | CallError]
 """Errors are results: one that comes while the request is still being written is not retrieved by anyone."""
 
 
@@ -34,7 +34,7 @@ class PendingRequests:
     def __init__(self, name: str) -> None:
         self._name = name
         self._ids = itertools.count(_FIRST_ID)
-        self._waiting: dict[object, tuple[Answer, Progress | None]] = {}
+        self._waiting: dict[object, tuple[PendingAnswer, ProgressCallback | None]] = {}
         self._failures: dict[int, CallError] = {}
         """Request → why it has no answer, as the transport knows; kept no longer than the request."""
         self._is_negotiated = False
@@ -43,10 +43,10 @@ class PendingRequests:
         self.lost: CallError | None = None
         """Why the connection has ended; the first reason counts."""
 
-    def begin(self, progress: Progress | None) -> tuple[int, Answer]:
+    def begin(self, progress: ProgressCallback | None) -> tuple[int, PendingAnswer]:
         """Number a request that is about to be made."""
         number = next(self._ids)
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: PendingAnswer = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer, progress
         return number, answer
 
@@ -126,7 +126,7 @@ class PendingRequests:
         return type(known)(known.message, hint=known.hint, outcome="unknown", retryable=known.retryable)
 
 
-def _report(params: Mapping[str, Any], progress: Progress) -> None:
+def _report(params: Mapping[str, Any], progress: ProgressCallback) -> None:
     done, total, message = params.get("progress"), params.get("total"), params.get("message")
     if isinstance(done, int | float) and not isinstance(done, bool):
         known = total if isinstance(total, int | float) and not isinstance(total, bool) else None

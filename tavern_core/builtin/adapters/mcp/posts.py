@@ -20,12 +20,12 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from tavern_core.builtin.adapters.mcp.failures import BrokeOff
+from tavern_core.builtin.adapters.mcp.failures import AnswerLost
 from tavern_core.builtin.adapters.mcp.message_parser import NotAMessage, read_json
 from tavern_core.builtin.adapters.mcp.pending import PendingRequests
 
 
-class Client(Protocol):
+class PostClient(Protocol):
     """What sends requests."""
 
     async def post(
@@ -33,16 +33,16 @@ class Client(Protocol):
     ) -> httpx2.Response: ...
 
 
-class Posts:
+class PostTransport:
     """Makes requests.
 
     Args:
-        client: `http.Contained`.
+        client: `http.NonRaisingClient`.
         most: bytes of one event.
         pending: takes the notifications that come before an answer.
     """
 
-    def __init__(self, client: Client, url: str, most: int, pending: PendingRequests) -> None:
+    def __init__(self, client: PostClient, url: str, most: int, pending: PendingRequests) -> None:
         self._client = client
         self._url = httpx2.URL(url)
         self._most = most
@@ -87,8 +87,8 @@ class Posts:
                     return _result_of(message, number)
                 self._pending.take_note(message)
         except httpx2.SSEError as error:
-            raise BrokeOff(f"the stream failed: {error}") from None
-        raise BrokeOff("the stream ended without a response")
+            raise AnswerLost(f"the stream failed: {error}") from None
+        raise AnswerLost("the stream ended without a response")
 
 
 async def _content(response: httpx2.Response) -> bytes:

@@ -14,14 +14,14 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from tavern_core.builtin.adapters.mcp.pending import PendingRequests, Progress
-from tavern_core.builtin.adapters.mcp.stdio import Outgoing, Readable
+from tavern_core.builtin.adapters.mcp.pending import PendingRequests, ProgressCallback
+from tavern_core.builtin.adapters.mcp.stdio import ReadableStream, StdioWriter
 from tavern_core.errors import CallError
 
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, WriteStream
 
-    from tavern_core.builtin.adapters.mcp.posts import Posts
+    from tavern_core.builtin.adapters.mcp.posts import PostTransport
 
 _CANCEL_S: Final = 5.0
 
@@ -32,7 +32,7 @@ class Requester(Protocol):
     async def request(self, method: str, params: dict[str, Any], name: str = "") -> dict[str, Any]: ...
 
 
-class OthersMessages(Readable):
+class OthersMessages(ReadableStream):
     """The stream that the library reads: what answers none of our own requests."""
 
     def __init__(self, reading: ReadStream[SessionMessage | Exception], pending: PendingRequests) -> None:
@@ -69,14 +69,16 @@ class OthersMessages(Readable):
         await self._reading.aclose()
 
 
-class Requests:
+class McpRequests:
     """Makes requests.
 
     Args:
         posts: makes them over HTTP in the new era; None: they go through the streams.
     """
 
-    def __init__(self, writing: WriteStream[SessionMessage], posts: Posts | None, pending: PendingRequests) -> None:
+    def __init__(
+        self, writing: WriteStream[SessionMessage], posts: PostTransport | None, pending: PendingRequests
+    ) -> None:
         self._writing = writing
         self._posts = posts
         self._pending = pending
@@ -87,7 +89,7 @@ class Requests:
         params: dict[str, Any],
         headers: dict[str, str],
         tool: str = "",
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
         """Make a request and wait for its result; when cancelled, notify the server.
 
@@ -125,7 +127,7 @@ class Requests:
             pending.end(number)
 
     async def _write(self, message: dict[str, Any], headers: dict[str, str]) -> None:
-        if isinstance(self._writing, Outgoing):  # without the models of the library, which take a tenth of a call
+        if isinstance(self._writing, StdioWriter):  # without the models of the library, which take a tenth of a call
             await self._writing.write(message)
             return
         request = JSONRPCRequest.model_construct(**message)

@@ -14,7 +14,7 @@ from tavern_core.builtin.adapters.mcp.requests import Requester
 from tavern_core.errors import OutputTooLarge, UpstreamError
 
 
-class Documents:
+class McpDocuments:
     """`contract.adapters.Documents`; a server that has none of a kind has an empty list."""
 
     async def list_resources(self: Requester) -> Sequence[Mapping[str, Any]]:

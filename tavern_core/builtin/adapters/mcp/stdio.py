@@ -30,7 +30,7 @@ _TURN: Final = 64
 """Messages after which others have their turn, however quickly they come."""
 
 
-class Stream:
+class StdioStream:
     """What the library expects of each of its streams."""
 
     async def aclose(self) -> None:
@@ -45,7 +45,7 @@ class Stream:
         await self.aclose()
 
 
-class Readable(Stream, ABC):
+class ReadableStream(StdioStream, ABC):
     """What it expects of one that it reads."""
 
     def __aiter__(self) -> Self:
@@ -63,7 +63,7 @@ class Readable(Stream, ABC):
             raise anyio.EndOfStream from None
 
 
-class Incoming(Readable):
+class StdioReader(ReadableStream):
     """What a program says, as messages; ends when it ends.
 
     Args:
@@ -149,7 +149,7 @@ class Incoming(Readable):
             )
 
 
-class Outgoing(Stream):
+class StdioWriter(StdioStream):
     """Writes messages to a program."""
 
     def __init__(self, process: Process, pending: PendingRequests) -> None:
@@ -172,11 +172,11 @@ class Outgoing(Stream):
 @asynccontextmanager
 async def stdio_streams(
     process: Process, most: int, pending: PendingRequests
-) -> AsyncIterator[tuple[Incoming, Outgoing, None]]:
+) -> AsyncIterator[tuple[StdioReader, StdioWriter, None]]:
     """(what to read, what to write to, None); closes the program."""
-    incoming = Incoming(process, most, pending)
+    incoming = StdioReader(process, most, pending)
     try:
-        yield incoming, Outgoing(process, pending), None
+        yield incoming, StdioWriter(process, pending), None
     finally:
         with anyio.CancelScope(shield=True):
             await process.close(0.0 if incoming.is_lost else GRACE_S)

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tavern_core.builtin.adapters.n8n.api_client import Api
+from tavern_core.builtin.adapters.n8n.api_client import N8nApi
 from tavern_core.builtin.adapters.n8n.calls import call_webhook
 from tavern_core.builtin.adapters.n8n.webhook_discovery import CONFIGURED, configured, discovered
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool, etag_of
@@ -78,7 +78,7 @@ class N8nConnection:
         self._upstream = upstream
         self._http = http
         key = upstream.settings.get("apiKey")
-        self._api = Api(self._http, upstream.url, str(key)) if key else None
+        self._api = N8nApi(self._http, upstream.url, str(key)) if key else None
 
     async def list_tools(self, etag: str = "") -> Listing | None:
         tools, left_out = configured(self._upstream.settings.get("webhooks", {}))

@@ -25,7 +25,7 @@ _STOP_S: Final = 3.0
 _GOING_ON: Final = ("new", "running", "waiting", "unknown")
 
 
-class Api:
+class N8nApi:
     """The API of one instance."""
 
     def __init__(self, http: Any, url: str, key: str) -> None:

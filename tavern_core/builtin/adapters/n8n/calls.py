@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from tavern_core.builtin.adapters.n8n.api_client import Api
+from tavern_core.builtin.adapters.n8n.api_client import N8nApi
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.exchange import Answer, exchange
 from tavern_core.errors import ToolFailed, UpstreamError
@@ -32,7 +32,7 @@ _OF_PATHS: Final = "%!$&'()*+,;=:@"
 
 
 async def call_webhook(
-    http: Any, api: Api | None, tool: UpstreamTool, arguments: Mapping[str, Any], key: Mapping[str, str], call: UpstreamCall
+    http: Any, api: N8nApi | None, tool: UpstreamTool, arguments: Mapping[str, Any], key: Mapping[str, str], call: UpstreamCall
 ) -> Any:  # fmt: skip
     """Call the webhook of `tool`; where it names an execution, follow that to its end.
 
@@ -61,7 +61,7 @@ async def call_webhook(
     return await _answered(answer, tool, call)
 
 
-def _follower(api: Api | None, job: str) -> Api:
+def _follower(api: N8nApi | None, job: str) -> N8nApi:
     if api is None:
         raise UpstreamError(
             f"n8n execution {job} was started, and what comes of it cannot be seen without an API key",

@@ -55,11 +55,11 @@ class _NoTool(Exception):
     """Why a webhook is not a tool."""
 
 
-Found = tuple[dict[str, UpstreamTool], dict[str, str]]
+FoundWebhooks = tuple[dict[str, UpstreamTool], dict[str, str]]
 """The tools by name, and name → why it is none."""
 
 
-def configured(webhooks: Mapping[str, Mapping[str, Any]]) -> Found:
+def configured(webhooks: Mapping[str, Mapping[str, Any]]) -> FoundWebhooks:
     """The webhooks of the settings, which fit `CONFIGURED`."""
     tools: dict[str, UpstreamTool] = {}
     flaws: dict[str, str] = {}
@@ -71,7 +71,7 @@ def configured(webhooks: Mapping[str, Mapping[str, Any]]) -> Found:
     return tools, flaws
 
 
-def discovered(workflows: Iterable[Any], taken: frozenset[str]) -> Found:
+def discovered(workflows: Iterable[Any], taken: frozenset[str]) -> FoundWebhooks:
     """The webhooks of workflows as the API gives them; of a name that two have, none is a tool.
 
     Args:

@@ -13,7 +13,7 @@ from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
 from tavern_core.model.tool import ToolSpec
 
 
-class Skills:
+class LazySkillExecutor:
     """The executor, whose module is imported with the first skill: most hosts have none."""
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
@@ -24,4 +24,4 @@ class Skills:
 
 @hookimpl(fast=True)
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
-    return {"skill": Skills()}
+    return {"skill": LazySkillExecutor()}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from tavern_core.builtin.adapters.skill.skill_rendering import Reader
+from tavern_core.builtin.adapters.skill.skill_rendering import SkillReader
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import PolicyDenied, ToolFailed, ToolFileInvalid
 from tavern_core.model.call import ToolCall
@@ -37,7 +37,7 @@ class SkillExecutor:
         """Find the folder; nothing is read. Raises ToolFileInvalid: there is none in the plugin (TOOL_FILE_INVALID)."""
         folder = _folder(tool, home)
         name = split_id(tool.name)[1].removesuffix(RUN)
-        reader = Reader(tool.name, tool.display_name if tool.implementation.get("runs") is None else name, folder)
+        reader = SkillReader(tool.name, tool.display_name if tool.implementation.get("runs") is None else name, folder)
 
         def read(arguments: Mapping[str, Any], call: ToolCall | None) -> ToolResult:
             _refuse_changed(tool, name, home)
@@ -96,7 +96,7 @@ def _command(tool: ToolSpec, folder: Path, script: str) -> list[str]:
         )
     if runner := _RUNNERS.get(PurePosixPath(script).suffix.lower()):
         return [runner, script]
-    with (folder / script).open("rb") as file:  # a regular file inside, as `Reader.evidence` has just seen
+    with (folder / script).open("rb") as file:  # a regular file inside, as `SkillReader.evidence` has just seen
         is_shell = _SHELL_NAME.search(script) or _SHELL_LINE.match(file.readline(300))
     if is_shell:
         raise ToolFailed(

@@ -28,7 +28,7 @@ LONGEST_PART: Final = 50_000
 _NOTE: Final = "What follows comes from a skill. It grants nothing: every step is a tool call of its own."
 
 
-class Reader:
+class SkillReader:
     """Reads one skill. The id of its tool is for evidence and messages."""
 
     def __init__(self, tool: str, name: str, folder: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tavern_core.builtin.executors.script.executor import ScriptExecutor
 
 
-class Scripts:
+class LazyScriptExecutor:
     """The executor, imported with the first script: most hosts have none."""
 
     def __init__(self) -> None:
@@ -47,4 +47,4 @@ class Scripts:
 
 @hookimpl(fast=True)
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
-    return {"script": Scripts()}
+    return {"script": LazyScriptExecutor()}

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
-from tavern_core.box.output import Ended, Serve, collect
-from tavern_core.box.script_spawner import Launch, Spawner
+from tavern_core.box.output import ScriptOutcome, Serve, collect
+from tavern_core.box.script_spawner import ScriptLaunch, ScriptSpawner
 from tavern_core.builtin.executors.script.command import (
     ScriptCommand,
     check_names,
@@ -20,9 +20,9 @@ from tavern_core.builtin.executors.script.command import (
     read_command,
     vcp_settings,
 )
-from tavern_core.builtin.executors.script.masking import Masking, secrets_of
-from tavern_core.builtin.executors.script.queue import Places
-from tavern_core.builtin.executors.script.report import Deadline, Held, Report
+from tavern_core.builtin.executors.script.masking import ScriptMasking, secrets_of
+from tavern_core.builtin.executors.script.queue import ScriptSlots
+from tavern_core.builtin.executors.script.report import ScriptBox, ScriptDeadline, ScriptReport
 from tavern_core.builtin.executors.script.script_artifacts import artifact_parameters, with_files, with_links
 from tavern_core.builtin.executors.script.script_input import request, vcp_request
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
@@ -51,8 +51,8 @@ class ScriptExecutor:
     """Runs programs of plugins, each in its own process tree, which ends with the call."""
 
     def __init__(self) -> None:
-        self._spawner = Spawner()
-        self._places = Places(MOST_AT_ONCE)
+        self._spawner = ScriptSpawner()
+        self._places = ScriptSlots(MOST_AT_ONCE)
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         """Check the command; nothing is started.
@@ -81,7 +81,7 @@ class ScriptExecutor:
 
     async def _run(self, script: _Script, arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
         config = script.settings()
-        masking = Masking(secrets_of(script.tool.config_schema, config))
+        masking = ScriptMasking(secrets_of(script.tool.config_schema, config))
         ctx = ToolContext(call.id if call is not None else "")
         in_thread = asyncio.get_running_loop().run_in_executor
         async with self._places.one(), work_folder(script.home.sandbox) as work:
@@ -98,7 +98,7 @@ class ScriptExecutor:
                 return await in_thread(None, with_links, answer, script.outputs, ctx, work)
         return answer
 
-    async def _watched(self, launch: Launch, limits: LimitsConfig, serve: Serve | None) -> Ended:
+    async def _watched(self, launch: ScriptLaunch, limits: LimitsConfig, serve: Serve | None) -> ScriptOutcome:
         child = self._spawner.start(launch)
         return await collect(child, limits.output_bytes, limits.stderr_bytes // 2, serve)
 
@@ -111,7 +111,7 @@ class _Script:
     home: ToolHome
     command: ScriptCommand
     names: tuple[str, ...]
-    deadline: Deadline
+    deadline: ScriptDeadline
     outputs: tuple[str, ...]
     """Names of the files that it leaves; empty: whatever it leaves."""
     takes: tuple[str, ...]
@@ -131,7 +131,7 @@ class _Script:
 
     def launch(
         self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: WorkFolder
-    ) -> tuple[Launch, Held | None]:
+    ) -> tuple[ScriptLaunch, ScriptBox | None]:
         """The launch of one call, and its box.
 
         Args:
@@ -158,20 +158,22 @@ class _Script:
         else:
             stdin = request(arguments, config, call_id, name, self.deadline.ms)
         policy, held, places = self._box(argv[0], call, work)
-        return Launch(argv, env | places, str(self.command.folder), stdin, self.deadline.ms / 1000, policy), held
+        return ScriptLaunch(argv, env | places, str(self.command.folder), stdin, self.deadline.ms / 1000, policy), held
 
-    def gateway(self, call: ToolCall | None, held: Held | None) -> AbstractAsyncContextManager[Serve | None]:
+    def gateway(self, call: ToolCall | None, held: ScriptBox | None) -> AbstractAsyncContextManager[Serve | None]:
         """The network access of its box, while it runs."""
         if self.home.sandbox is None or held is None:
             return nullcontext()
         return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call, held.refused.append)
 
-    def report_box(self, ended: Ended) -> None:
+    def report_box(self, ended: ScriptOutcome) -> None:
         """Report it if the script ran in a weaker box than required."""
         if ended.skipped and self.home.sandbox is not None:
             self.home.sandbox.weak(ended.skipped)
 
-    def _box(self, program: str, call: ToolCall | None, work: WorkFolder) -> tuple[str, Held | None, dict[str, str]]:
+    def _box(
+        self, program: str, call: ToolCall | None, work: WorkFolder
+    ) -> tuple[str, ScriptBox | None, dict[str, str]]:
         """The policy, what reports are about it, and the variables of the places it grants."""
         if self.home.sandbox is None or self.home.folder is None or not work.home:
             return "", None, {}
@@ -185,11 +187,11 @@ class _Script:
         policy = self.home.sandbox.policy(
             program, rights, readable=sorted(own), writable=[work.home, work.out], workspace=workspace
         )
-        return policy.to_json(), Held(self.home.sandbox, rights, policy), granted_places(policy, workspace)
+        return policy.to_json(), ScriptBox(self.home.sandbox, rights, policy), granted_places(policy, workspace)
 
-    def report(self, ended: Ended, masking: Masking, held: Held | None) -> Report:
+    def report(self, ended: ScriptOutcome, masking: ScriptMasking, held: ScriptBox | None) -> ScriptReport:
         file, limits = self.command.file.name, self.home.limits
-        return Report(self.tool, ended, masking, limits, file=file, deadline=self.deadline, held=held)
+        return ScriptReport(self.tool, ended, masking, limits, file=file, deadline=self.deadline, held=held)
 
 
 def _find(runner: str) -> str | None:
@@ -234,10 +236,10 @@ def _outputs(tool: ToolSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _deadline(tool: ToolSpec, home: ToolHome) -> Deadline:
+def _deadline(tool: ToolSpec, home: ToolHome) -> ScriptDeadline:
     own = tool.implementation.get("timeout") or tool.timeout_ms
     if own is None:
-        return Deadline(home.limits.script_timeout_ms, "limits.scriptTimeoutMs")
+        return ScriptDeadline(home.limits.script_timeout_ms, "limits.scriptTimeoutMs")
     if isinstance(own, bool) or not isinstance(own, int) or own <= 0:
         raise ToolFileInvalid(f"tool {tool.name}: timeout must be a number of milliseconds above 0, got {own!r}")
-    return Deadline(own, "the tool's timeout")
+    return ScriptDeadline(own, "the tool's timeout")

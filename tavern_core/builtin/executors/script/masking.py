@@ -42,7 +42,7 @@ def _texts(value: Any) -> Iterable[str]:
     return []
 
 
-class Masking:
+class ScriptMasking:
     """Redacts `secrets`.
 
     Args:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 
-class Places:
+class ScriptSlots:
     """`async with places.one():` holds one of `count` slots."""
 
     def __init__(self, count: int) -> None:

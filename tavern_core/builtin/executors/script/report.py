@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tavern_core.box.fork_server_client import ending
-from tavern_core.box.output import Ended
+from tavern_core.box.output import ScriptOutcome
 from tavern_core.box.policy import BoxLimits, BoxPolicy, BoxUnavailable
-from tavern_core.builtin.executors.script.masking import Masking
+from tavern_core.builtin.executors.script.masking import ScriptMasking
 from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, vcp_answer
 from tavern_core.contract.protocols import Sandbox
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
@@ -24,14 +24,14 @@ _LOOKED_AT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
+class ScriptDeadline:
     """How long a script may take, and which limit says so."""
 
     ms: int
     limit: str
 
 
-class Report:
+class ScriptReport:
     """One ended script.
 
     Args:
@@ -45,13 +45,13 @@ class Report:
     def __init__(
         self,
         tool: ToolSpec,
-        ended: Ended,
-        masking: Masking,
+        ended: ScriptOutcome,
+        masking: ScriptMasking,
         limits: LimitsConfig,
         *,
         file: str,
-        deadline: Deadline,
-        held: Held | None = None,
+        deadline: ScriptDeadline,
+        held: ScriptBox | None = None,
     ) -> None:
         self._name = tool.name
         self._outcome: Outcome = "none" if tool.read_only else "unknown"
@@ -242,7 +242,7 @@ _BOUNDS: Final[Sequence[tuple[re.Pattern[str], str, str, str]]] = (
 """Output of a program → the limit that it may have reached: its field, its unit, its setting."""
 
 
-class Held:
+class ScriptBox:
     """The box of one script.
 
     Args:

@@ -30,7 +30,7 @@ def _written(message: Message) -> dict[str, Any]:
     return written
 
 
-class _Call:
+class _ToolCallParts:
     """A tool call whose parts arrive one after the other."""
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Completion:
     def __init__(self, who: str) -> None:
         self._who = who
         self._text: list[str] = []
-        self._calls: list[_Call] = []
-        self._at: dict[int, _Call] = {}
+        self._calls: list[_ToolCallParts] = []
+        self._at: dict[int, _ToolCallParts] = {}
         """Index of a piece → the call that it belongs to."""
         self._usage: dict[str, int] = {}
         self._model = ""
@@ -111,7 +111,7 @@ class Completion:
         id_ = str(call.get("id") or "")
         known = self._at.get(index)
         if known is None or (function.get("name") and known.id and id_ not in ("", known.id)):
-            known = self._at[index] = _Call()  # some servers give every call of an answer the index 0
+            known = self._at[index] = _ToolCallParts()  # some servers give every call of an answer the index 0
             self._calls.append(known)
         known.id = known.id or id_
         known.name.append(str(function.get("name") or ""))

@@ -14,7 +14,7 @@ from tavern_core.model.parameter_guard_marks import Guard
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.schema.guarded_value_search import Marked
+    from tavern_core.schema.guarded_value_search import GuardedValue
 
 
 @hookimpl(when=lambda tool: marks(tool, "sql"))
@@ -23,7 +23,7 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Den
 
 
 def _judge(
-    call: ToolCall, tool: ToolSpec, ctx: PluginContext, one: Marked, mark: Guard
+    call: ToolCall, tool: ToolSpec, ctx: PluginContext, one: GuardedValue, mark: Guard
 ) -> Deny | RequireApproval | None:
     from tavern_core.builtin.policies.sql.statement import NoParser, read_statement
 

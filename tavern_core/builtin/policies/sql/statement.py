@@ -58,7 +58,7 @@ class NoParser(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StatementAnalysis:
     """The analysis of a text."""
 
     flaw: str = ""
@@ -70,7 +70,9 @@ class Found:
     fix: str = ""
 
 
-def read_statement(text: object, dialect: str = "", *, writing: bool = False, listed: Iterable[str] = ()) -> Found:
+def read_statement(
+    text: object, dialect: str = "", *, writing: bool = False, listed: Iterable[str] = ()
+) -> StatementAnalysis:
     """Analyse `text`.
 
     Args:
@@ -82,11 +84,11 @@ def read_statement(text: object, dialect: str = "", *, writing: bool = False, li
         NoParser: sqlglot is not installed.
     """
     if not isinstance(text, str):
-        return Found("is not text")
+        return StatementAnalysis("is not text")
     if len(text) > LONGEST:
-        return Found(f"is longer than {LONGEST:,} characters")
+        return StatementAnalysis(f"is longer than {LONGEST:,} characters")
     if flaw := text_flaw(text):
-        return Found(flaw)
+        return StatementAnalysis(flaw)
     if explained := _EXPLAIN.match(text):
         text = text[explained.end() :]
     if dialect in ("", "sqlite"):
@@ -105,7 +107,7 @@ def read_statement(text: object, dialect: str = "", *, writing: bool = False, li
     return flawed or max(judged, key=lambda found: (bool(found.destroys), bool(found.writes)))
 
 
-def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> Found:
+def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> StatementAnalysis:
     """What the text does in one dialect."""
     try:
         sqlglot = importlib.import_module("sqlglot")
@@ -115,23 +117,23 @@ def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> Fo
         reader = sqlglot.Dialect.get_or_raise(dialect)
         tokens = reader.tokenize(text)
         if not tokens:
-            return Found("is empty")
+            return StatementAnalysis("is empty")
         beginning = tokens[0].text.upper()
         if beginning not in _BEGINNINGS or (beginning == "SHOW" and dialect != "mysql"):
-            return Found(f"begins with {tokens[0].text[:40]!r}, which is not a query")
+            return StatementAnalysis(f"begins with {tokens[0].text[:40]!r}, which is not a query")
         if flaw := token_flaw(text, tokens, dialect):
-            return Found(flaw)
+            return StatementAnalysis(flaw)
         if beginning == "VALUES" and dialect == "mysql":  # MariaDB accepts a bare one, the parser does not
             text = f"select * from ({text.rstrip().rstrip(';')}\n) as t"
         statements = [s for s in reader.parse(text) if s is not None and type(s).__name__ != "Semicolon"]
     except RecursionError:
-        return Found("is nested too deeply")
+        return StatementAnalysis("is nested too deeply")
     except (sqlglot.errors.SqlglotError, ValueError) as error:
-        return Found(f"cannot be read as {dialect[:40]}: {_said(error)}")
+        return StatementAnalysis(f"cannot be read as {dialect[:40]}: {_said(error)}")
     if len(statements) != 1:
-        return Found(f"holds {len(statements)} statements; one is allowed")
+        return StatementAnalysis(f"holds {len(statements)} statements; one is allowed")
     if dialect in ("tsql", "fabric") and (word := second_statement(tokens, list(_aliases(statements[0])))):
-        return Found(
+        return StatementAnalysis(
             f"may hold a second statement ({word}), which SQL Server begins without a semicolon; write AS before an alias, or quote it"
         )
     return _does(statements[0], dialect, writing, listed)
@@ -149,17 +151,17 @@ def _said(error: Exception) -> str:
     )
 
 
-def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -> Found:
+def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -> StatementAnalysis:
     kind = type(statement).__name__
     if kind not in _READS | _ROWS | _DESTROYS:
-        return Found(f"is not a query ({kind})")
+        return StatementAnalysis(f"is not a query ({kind})")
     changes = kind in _ROWS | _DESTROYS
     writes = destroys = ""
     called = _called_in_from(statement)
     for node in statement.walk():
         name = type(node).__name__
         if name == "Create" and (flaw := made_flaw(node)):
-            return Found(flaw)
+            return StatementAnalysis(flaw)
         if name in _DESTROYS:
             destroys = {"TruncateTable": "TRUNCATE"}.get(name, name.upper())
         elif name in _ROWS:
@@ -174,12 +176,12 @@ def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -
             writes = writes or "NEXTVAL"
         elif _is_function(node) and type(node.parent).__name__ not in _NO_CALLS:
             if flaw := call_flaw(node, dialect, writing, listed):
-                return Found(flaw, fix=_LIST_IT if "not known" in flaw else "")
+                return StatementAnalysis(flaw, fix=_LIST_IT if "not known" in flaw else "")
         elif not _is_function(node) and name not in KINDS and not (changes and name in CHANGING_KINDS):
-            return Found(f"holds {_READABLE.get(name, name)}, which is not known to only read")
+            return StatementAnalysis(f"holds {_READABLE.get(name, name)}, which is not known to only read")
         if flaw := _flaw(node, name, dialect, called, listed):
-            return Found(flaw)
-    return Found(writes=writes or destroys, destroys=destroys)
+            return StatementAnalysis(flaw)
+    return StatementAnalysis(writes=writes or destroys, destroys=destroys)
 
 
 _NO_CALLS: Final = frozenset({"Hint", "WithTableHint", "EngineProperty"})

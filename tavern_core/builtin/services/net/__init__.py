@@ -18,7 +18,7 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import Service
 
 if TYPE_CHECKING:
-    from tavern_core.builtin.services.net.service import WholeNet
+    from tavern_core.builtin.services.net.service import NetService
 
 _DESCRIPTION = "Fetch from the web: names resolved once, every address and every redirect checked against the grants of the plugin."
 
@@ -39,7 +39,7 @@ def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
 
 
 @cache
-def _whole() -> WholeNet:
-    from tavern_core.builtin.services.net.service import WholeNet
+def _whole() -> NetService:
+    from tavern_core.builtin.services.net.service import NetService
 
-    return WholeNet()
+    return NetService()

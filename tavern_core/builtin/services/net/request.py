@@ -28,7 +28,7 @@ _KEPT_FROM_PLUGINS: Final = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A request."""
 
     url: str
@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """The answer: a redirect, or the whole."""
 
     status: int
@@ -66,7 +66,9 @@ def library() -> Any:
         raise not_installed("fetching needs httpx2", "http") from None
 
 
-async def send(request: Request, target: Target, address: Address, tls: ssl.SSLContext, seconds: float) -> Answer:
+async def send(
+    request: HttpRequest, target: Target, address: Address, tls: ssl.SSLContext, seconds: float
+) -> HttpResponse:
     """Send `request` to `address` and read the answer.
 
     Raises:
@@ -102,14 +104,14 @@ async def send(request: Request, target: Target, address: Address, tls: ssl.SSLC
             await response.aclose()
 
 
-async def _read(response: Any, request: Request, target: Target) -> Answer:
+async def _read(response: Any, request: HttpRequest, target: Target) -> HttpResponse:
     headers = {name.lower(): value for name, value in response.headers.items()}
     location = headers.get("location") if response.status_code in REDIRECTS else None
     body = b""
     if location is None and request.method != "HEAD":
         unpacker = Unpacker(headers.get("content-encoding", ""), request.max_bytes, str(target))
         body = await whole(response.aiter_raw(), unpacker)
-    return Answer(response.status_code, headers, body, location)
+    return HttpResponse(response.status_code, headers, body, location)
 
 
 class ConnectionRefused(Exception):

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urljoin
 
-from tavern_core.builtin.services.net.request import Answer, ConnectionRefused, Request, library, send
+from tavern_core.builtin.services.net.request import ConnectionRefused, HttpRequest, HttpResponse, library, send
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target, read_url, shown
 from tavern_core.contract.guards.connecting import (
     NoAddress,
@@ -61,7 +61,7 @@ _ANYWHERE: Final = frozenset({"accept", "accept-language", "user-agent", "conten
 """Headers that are also sent to another origin; others may be secrets of the first one."""
 
 
-class WholeNet:
+class NetService:
     """The net of one host.
 
     Args:
@@ -73,12 +73,12 @@ class WholeNet:
         self.resolve = resolve or system_addresses
         self._tls = tls
         self._lock = threading.Lock()
-        self.alone = NetOf(self, ServiceUser(HOST, lambda capability: None))
+        self.alone = PluginNet(self, ServiceUser(HOST, lambda capability: None))
         """For the host itself: public names, ports 80 and 443."""
 
-    def for_plugin(self, user: ServiceUser) -> NetOf:
+    def for_plugin(self, user: ServiceUser) -> PluginNet:
         """The service for one plugin."""
-        return NetOf(self, user)
+        return PluginNet(self, user)
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -90,10 +90,10 @@ class WholeNet:
 
 
 @dataclass(frozen=True, slots=True)
-class NetOf:
+class PluginNet:
     """`contract.core_services.Net` for one plugin."""
 
-    whole: WholeNet
+    whole: NetService
     user: ServiceUser
 
     async def fetch(
@@ -144,7 +144,7 @@ class NetOf:
             "fetch_sync was called inside a running event loop, which it would block", hint="await fetch(...)"
         )
 
-    async def _follow(self, request: Request, redirects: int, seconds: float) -> dict[str, Any]:
+    async def _follow(self, request: HttpRequest, redirects: int, seconds: float) -> dict[str, Any]:
         passed: list[str] = []
         while True:
             target, scopes = self._judged(request)
@@ -159,7 +159,7 @@ class NetOf:
             passed.append(request.url)
             request = _redirected(request, target, answer)
 
-    def _judged(self, request: Request) -> tuple[Target, dict[str, Scope]]:
+    def _judged(self, request: HttpRequest) -> tuple[Target, dict[str, Scope]]:
         """The target of the request, and the scopes that allow it. Raises PolicyDenied: none does (POLICY_DENIED)."""
         try:
             target = read_url(request.url)
@@ -215,7 +215,9 @@ class NetOf:
                 address=str(address),
             ) from None
 
-    async def _at(self, request: Request, target: Target, addresses: Sequence[Address], seconds: float) -> Answer:
+    async def _at(
+        self, request: HttpRequest, target: Target, addresses: Sequence[Address], seconds: float
+    ) -> HttpResponse:
         tls = self.whole.tls
         said = ""
         for address in addresses:
@@ -228,7 +230,7 @@ class NetOf:
 
 def _request(
     url: str, method: str, headers: Mapping[str, str] | None, body: str | None, data: Any, max_bytes: int
-) -> Request:
+) -> HttpRequest:
     """The checked request of a plugin. Raises ToolFailed: something in it cannot be sent (TOOL_ERROR)."""
     if not isinstance(url, str):
         raise ToolFailed(f"a URL is a text, got {type(url).__name__}")
@@ -261,10 +263,10 @@ def _request(
             raise ToolFailed(f"body is a text, got {type(body).__name__}")
         content = body.encode("utf-8", "surrogatepass")
         sent.setdefault("content-type", "text/plain; charset=utf-8")
-    return Request(url, named, sent, content, max_bytes)
+    return HttpRequest(url, named, sent, content, max_bytes)
 
 
-def _redirected(request: Request, target: Target, answer: Answer) -> Request:
+def _redirected(request: HttpRequest, target: Target, answer: HttpResponse) -> HttpRequest:
     """The request for a redirect; its sender checks it.
 
     Raises:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.box.output import Ended, collect
+from tavern_core.box.output import ScriptOutcome, collect
 from tavern_core.box.policy import BoxUnavailable
-from tavern_core.box.script_spawner import Launch
+from tavern_core.box.script_spawner import ScriptLaunch
 from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import CallTimeout, OutputTooLarge, PolicyDenied, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
@@ -74,8 +74,8 @@ async def _box(home: ToolHome) -> Sandbox:
 
 
 async def _run_in(
-    sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCall, folder: str, argv: list[str]
-) -> Ended:
+    sandbox: Sandbox, how: InterpreterLanguage, home: ToolHome, call: ToolCall, folder: str, argv: list[str]
+) -> ScriptOutcome:
     workspace = call.context.workspace_dir or ""
     rights = rights_of_code(call)
     policy = sandbox.policy(
@@ -91,7 +91,7 @@ async def _run_in(
         environment["TAVERN_WORKSPACE"] = workspace
     limits = home.limits
     seconds = limits.script_timeout_ms / 1000
-    launch = Launch(tuple(argv), environment, folder, b"", seconds, policy.to_json())
+    launch = ScriptLaunch(tuple(argv), environment, folder, b"", seconds, policy.to_json())
     async with sandbox.gateway(rights, call) as serve:
         for _ in range(2):
             ended = await collect(sandbox.start(launch), limits.output_bytes, limits.stderr_bytes // 2, serve)
@@ -147,7 +147,7 @@ def _flooded(limit: int, stdout: str) -> OutputTooLarge:
     )
 
 
-def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
+def _answer(ended: ScriptOutcome, home: ToolHome) -> dict[str, Any]:
     stdout = ended.stdout.decode("utf-8", "replace")
     stderr = (ended.stderr.head + ended.stderr.tail).decode("utf-8", "replace")
     match ended.reason:
@@ -219,7 +219,7 @@ DRIVERS: Final = Path(__file__).with_name("drivers")
 
 
 @dataclass(frozen=True, slots=True)
-class Language:
+class InterpreterLanguage:
     """How to run the code of one language."""
 
     program: str
@@ -239,14 +239,14 @@ class Language:
         return [self.program, *self.options, str(self.driver), code, value]
 
 
-def find_language(name: str) -> Language:
+def find_language(name: str) -> InterpreterLanguage:
     """How to run `name` on this machine. Raises ToolFailed: its program is not installed (TOOL_ERROR)."""
     if name == "python":
         if sys.executable:
             options = ("-I", "-B", "-X", "utf8")
-            return Language(sys.executable, options, DRIVERS / "python_driver.py", "main.py")
+            return InterpreterLanguage(sys.executable, options, DRIVERS / "python_driver.py", "main.py")
     elif (program := shutil.which("node")) is not None:
-        return Language(program, ("--no-warnings",), DRIVERS / "node_driver.js", "main.js")
+        return InterpreterLanguage(program, ("--no-warnings",), DRIVERS / "node_driver.js", "main.js")
     raise ToolFailed(
         f"{name} is not installed on this machine",
         hint="install Node.js so that `node` is found on PATH, or write Python",

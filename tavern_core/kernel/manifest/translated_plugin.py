@@ -17,7 +17,7 @@ _OWN_FOLDERS: Final = ("$workspace", "$data")
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class TranslatedPlugin:
     """What was made of one folder; None for `manifest` means that `findings` hold an error."""
 
     name: str

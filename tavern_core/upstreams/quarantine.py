@@ -14,19 +14,19 @@ from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import ToolQuarantined
 from tavern_core.kernel.access.tool_pins import Difference, changed_parts, differences
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.upstreams.listing_cache import Catalogue, definition, digest, is_of_all, lock_form
+from tavern_core.upstreams.listing_cache import ListingCache, definition, digest, is_of_all, lock_form
 from tavern_core.upstreams.tool_specs import local_name
-from tavern_core.upstreams.upstream_plugin_candidates import Entry
+from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 
 
-class Quarantine:
+class UpstreamQuarantine:
     """Compares what is listed with what was reviewed."""
 
-    def __init__(self, grants: GrantStore, catalogue: Catalogue) -> None:
+    def __init__(self, grants: GrantStore, catalogue: ListingCache) -> None:
         self._grants = grants
         self._catalogue = catalogue
 
-    def check(self, entry: Entry, tool: UpstreamTool) -> None:
+    def check(self, entry: UpstreamEntry, tool: UpstreamTool) -> None:
         """Return when the tool may be called.
 
         Raises:
@@ -43,14 +43,14 @@ class Quarantine:
                 changed=changed_parts(found),
             )
 
-    def quarantined(self, entry: Entry) -> tuple[str, ...]:
+    def quarantined(self, entry: UpstreamEntry) -> tuple[str, ...]:
         """The tools that are in quarantine."""
         if not self._is_strict(entry):
             return ()
         tools = entry.tools()
         return tuple(sorted(name for name in self.differences(entry) if name in tools))
 
-    def differences(self, entry: Entry) -> dict[str, tuple[Difference, ...]]:
+    def differences(self, entry: UpstreamEntry) -> dict[str, tuple[Difference, ...]]:
         """Tool → where it is not as it was reviewed."""
         reviewed = self._reviewed(entry)
         if reviewed is None:
@@ -69,12 +69,12 @@ class Quarantine:
         found |= {name: (Difference("/name", name, None),) for name in reviewed if name not in tools}
         return found
 
-    def first_seen(self, entry: Entry) -> None:
+    def first_seen(self, entry: UpstreamEntry) -> None:
         """After a listing: take everything as reviewed where nothing was yet."""
         if not self._grants.is_frozen and self._reviewed(entry) is None:
             self.accept(entry, None)
 
-    def accept(self, entry: Entry, tools: Sequence[str] | None) -> None:
+    def accept(self, entry: UpstreamEntry, tools: Sequence[str] | None) -> None:
         """Take definitions as reviewed, as they are now.
 
         Args:
@@ -101,14 +101,14 @@ class Quarantine:
         if listed is not None:
             self._catalogue.store(entry.name, listed, replace(known, reviewed=kept))
 
-    def reviewed(self, entry: Entry) -> dict[str, Mapping[str, Any]]:
+    def reviewed(self, entry: UpstreamEntry) -> dict[str, Mapping[str, Any]]:
         """The definitions that were reviewed, as far as they are known: to be kept with the next listing."""
         hashes, kept = self._reviewed(entry) or {}, self._kept(entry)
         now = {name: definition(tool) for name, tool in entry.tools().items()}
         same = {name: known for name, known in now.items() if hashes.get(name) == digest(known)}
         return {**{name: old for name, old in kept.items() if name in hashes}, **same}
 
-    def _reviewed(self, entry: Entry) -> dict[str, str] | None:
+    def _reviewed(self, entry: UpstreamEntry) -> dict[str, str] | None:
         """Tool → hash, as the lock file has it; None: nothing was reviewed yet."""
         record = self._grants.read().get(entry.plugin)
         if record is None or not record.tools:
@@ -119,11 +119,11 @@ class Quarantine:
         known = (hashes for hashes in (kept, entry.hashes()) if lock_form(hashes) == record.tools)
         return next(known, {})  # what was reviewed is not known any more, so everything is new
 
-    def _kept(self, entry: Entry) -> Mapping[str, Mapping[str, Any]]:
+    def _kept(self, entry: UpstreamEntry) -> Mapping[str, Mapping[str, Any]]:
         """The definitions that were kept, also of the entry as it was configured before; the lock file says which of them hold."""
         return self._catalogue.definitions(entry.name).reviewed
 
-    def _is_strict(self, entry: Entry) -> bool:
+    def _is_strict(self, entry: UpstreamEntry) -> bool:
         return entry.config.pin or self._grants.is_frozen
 
 

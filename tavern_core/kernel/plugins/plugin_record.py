@@ -11,9 +11,9 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, TavernError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.hooks.table import HookImplementation
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate
+from tavern_core.kernel.plugins.candidate import OVERRIDE, PluginCandidate
 from tavern_core.kernel.plugins.plugin_facilities import GrantedFacilities
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.naming_rules import split_id
@@ -30,7 +30,7 @@ USABLE = frozenset({"reviewed", "granted", "active", "pending_consent"})
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PluginCondition:
     """The decision about a plugin. Replaced as a whole, so that no reader sees half of it."""
 
     state: PluginState = "found"
@@ -59,7 +59,7 @@ class Standing:
         return f"{self.reason} ({hint})" if hint else self.reason
 
 
-class Usage:
+class ActiveCalls:
     """The calls of one plugin that are running now: its end waits for them. `calls` is only ever changed by single operations of a set."""
 
     __slots__ = ("calls", "owner")
@@ -70,7 +70,7 @@ class Usage:
         """`calls/running_call.py`."""
 
 
-class Record:
+class PluginRecord:
     """The state of one plugin.
 
     Args:
@@ -78,12 +78,12 @@ class Record:
         changed: emitted when its standing has changed.
     """
 
-    def __init__(self, candidate: Candidate, rank: int, changed: Signal) -> None:
+    def __init__(self, candidate: PluginCandidate, rank: int, changed: Signal) -> None:
         self.candidate = candidate
         self.name = candidate.name
         self.rank = rank
         self._changed = changed
-        self._standing = Standing(findings=candidate.findings)
+        self._standing = PluginCondition(findings=candidate.findings)
         self.broken: TavernError | None = None
         """Why its last activation failed; holds until it is reloaded, enabled or granted again."""
         self.active = False
@@ -95,8 +95,8 @@ class Record:
         self.ctx: PluginContext | None = None
         self.facilities: GrantedFacilities | None = None
         """The host's side of its context, while it lives."""
-        self.usage = Usage(candidate.name)
-        self.implementations: tuple[Implementation, ...] = ()
+        self.usage = ActiveCalls(candidate.name)
+        self.implementations: tuple[HookImplementation, ...] = ()
         self.started: list[Any] = []
         """Services that were started, in order."""
         self.specs: dict[str, ToolSpec] | None = None
@@ -120,37 +120,37 @@ class Record:
         self._lock = threading.Lock()
 
     @property
-    def standing(self) -> Standing:
+    def condition(self) -> PluginCondition:
         """What was decided about it."""
         return self._standing
 
-    @standing.setter
-    def standing(self, standing: Standing) -> None:
-        self._standing = standing
+    @condition.setter
+    def condition(self, condition: PluginCondition) -> None:
+        self._standing = condition
         self._changed.emit()
 
     @property
     def state(self) -> PluginState:
-        return self.standing.state
+        return self.condition.state
 
     @property
     def reason(self) -> str:
         """Why it is in this state, for a person."""
-        return self.standing.reason
+        return self.condition.reason
 
     @property
     def fix(self) -> str:
         """What to do so that it can be used."""
-        return self.standing.fix or "tavern doctor"
+        return self.condition.fix or "tavern doctor"
 
     @property
     def granted(self) -> frozenset[str]:
-        return self.standing.granted
+        return self.condition.granted
 
     @property
     def usable(self) -> bool:
         """True when it may be activated."""
-        return self.standing.state in USABLE
+        return self.condition.state in USABLE
 
     @property
     def can_start(self) -> bool:
@@ -201,41 +201,41 @@ class Record:
         """True when `permission` is declared and granted."""
         return self.candidate.implicit or (permission in self.candidate.requested and permission in self.granted)
 
-    def judged(self, standing: Standing) -> None:
+    def judged(self, condition: PluginCondition) -> None:
         """Apply a decision; one made before the plugin became active is ignored."""
         with self._lock:
-            if not self.active and standing != self._standing:
-                self.standing = standing
+            if not self.active and condition != self._standing:
+                self.condition = condition
 
     def note_changes(self, *, changed: frozenset[str], note: str) -> None:
         """Take over what a look at its files has shown."""
         with self._lock:
-            self.standing = replace(self.standing, changed=changed, note=note)
+            self.condition = replace(self.condition, changed=changed, note=note)
 
-    def became(self, standing: Standing, *, active: bool) -> None:
+    def became(self, condition: PluginCondition, *, active: bool) -> None:
         """Take over what activating or stopping it has led to."""
         with self._lock:
-            self.active, self.standing = active, standing
+            self.active, self.condition = active, condition
 
-    def failed(self, error: TavernError) -> Standing:
+    def failed(self, error: TavernError) -> PluginCondition:
         """The standing of a plugin that cannot be used because of `error`.
 
         The reason is shown after the plugin's name and with the fix, so it contains neither.
         """
-        return Standing(
+        return PluginCondition(
             "failed",
             error.message.removeprefix(f"{self.name}: "),
             error.code,
             self.granted,
-            self.standing.undecided,
+            self.condition.undecided,
             (*self.candidate.findings, *(f for f in error.findings if f not in self.candidate.findings)),
             error,
             error.hint,
-            self.standing.scopes,
-            kept_apart=self.standing.kept_apart,
+            self.condition.scopes,
+            kept_apart=self.condition.kept_apart,
         )
 
-    def looked_at(self) -> DeclaredTools:
+    def read_tools(self) -> DeclaredTools:
         """What its files say about its tools now; remembered as what is known."""
         declared = self.candidate.origin.tools()
         if declared is not self._declared:
@@ -271,10 +271,10 @@ class Record:
 
     def problems(self) -> Iterator[Diagnostic]:
         """Why it failed, each finding in its manifest, and each about its tools: what is known without running its code."""
-        standing, error = self._standing, self._standing.error
-        if error is not None and standing.state == "failed":
-            yield Diagnostic(standing.code, error.message, self.name, error.hint, "error", dict(error.details))
-        if standing.state == "disabled":
+        condition, error = self._standing, self._standing.error
+        if error is not None and condition.state == "failed":
+            yield Diagnostic(condition.code, error.message, self.name, error.hint, "error", dict(error.details))
+        if condition.state == "disabled":
             return  # a plugin that is turned off need not be repaired
         if (changed := self.changed_since_review()) is not None:
             yield changed
@@ -298,7 +298,7 @@ class Record:
 
     def status(self) -> PluginStatus:
         """A frozen picture."""
-        candidate, standing = self.candidate, self.standing
+        candidate, condition = self.candidate, self.condition
         timings = dict(self.timings)
         for impl in self.implementations:
             if impl.timing.count:
@@ -307,27 +307,27 @@ class Record:
         requested = candidate.requested
         return PluginStatus(
             candidate.name,
-            standing.state,
-            "; ".join(filter(None, (standing.explanation, candidate.pause_notice()))),
+            condition.state,
+            "; ".join(filter(None, (condition.explanation, candidate.pause_notice()))),
             candidate.version,
             candidate.facts.display_name or candidate.name,
             candidate.facts.description,
             requested,
-            standing.granted & requested if requested else standing.granted,
+            condition.granted & requested if requested else condition.granted,
             _provided(self),
             timings,
             candidate.source,
             candidate.distribution,
             candidate.location,
-            (*standing.findings, *self.tool_findings),
-            standing.code,
-            standing.scopes,
-            standing.note,
+            (*condition.findings, *self.tool_findings),
+            condition.code,
+            condition.scopes,
+            condition.note,
             isolated=candidate.isolated(),
         )
 
 
-class Records(MutableMapping[str, Record]):
+class PluginRecords(MutableMapping[str, PluginRecord]):
     """Name → record, by rank. Each change makes a new mapping, so iteration is safe.
 
     A removed record is no longer in it, but ``records[name]`` still returns it for callers that have just seen its tools.
@@ -337,29 +337,29 @@ class Records(MutableMapping[str, Record]):
     """
 
     def __init__(self, changed: Signal) -> None:
-        self._now: dict[str, Record] = {}
-        self._gone: dict[str, Record] = {}
+        self._now: dict[str, PluginRecord] = {}
+        self._gone: dict[str, PluginRecord] = {}
         self._changed = changed
 
-    def __getitem__(self, name: str) -> Record:
+    def __getitem__(self, name: str) -> PluginRecord:
         found = self._now.get(name)
         return self._gone[name] if found is None else found
 
-    def new(self, candidate: Candidate, rank: int) -> Record:
+    def new(self, candidate: PluginCandidate, rank: int) -> PluginRecord:
         """A record of a plugin that is not in the mapping yet."""
-        return Record(candidate, rank, self._changed)
+        return PluginRecord(candidate, rank, self._changed)
 
-    def __setitem__(self, name: str, record: Record) -> None:
+    def __setitem__(self, name: str, record: PluginRecord) -> None:
         self.add([record])
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[PluginRecord]) -> None:
         """Add several with one change: each copies the whole mapping."""
         now = {**self._now, **{record.name: record for record in records}}
         self._now = {name: now[name] for _, name in sorted([(record.rank, name) for name, record in now.items()])}
 
     def __delitem__(self, name: str) -> None:
         record = self._gone[name] = self._now[name]
-        record.became(replace(record.standing, state="failed", reason="it is no longer there"), active=False)
+        record.became(replace(record.condition, state="failed", reason="it is no longer there"), active=False)
         self._now = {other: kept for other, kept in self._now.items() if other != name}
 
     def __contains__(self, name: object) -> bool:
@@ -371,26 +371,26 @@ class Records(MutableMapping[str, Record]):
     def __len__(self) -> int:
         return len(self._now)
 
-    def values(self) -> ValuesView[Record]:
+    def values(self) -> ValuesView[PluginRecord]:
         """The records of one picture."""
         return self._now.values()
 
-    def items(self) -> ItemsView[str, Record]:
+    def items(self) -> ItemsView[str, PluginRecord]:
         """Names and records of one picture."""
         return self._now.items()
 
     @overload
-    def get(self, key: str, /) -> Record | None: ...
+    def get(self, key: str, /) -> PluginRecord | None: ...
 
     @overload
-    def get(self, key: str, /, default: D) -> Record | D: ...
+    def get(self, key: str, /, default: D) -> PluginRecord | D: ...
 
-    def get(self, key: str, /, default: D | None = None) -> Record | D | None:
+    def get(self, key: str, /, default: D | None = None) -> PluginRecord | D | None:
         """The record that is there now, or `default`."""
         return self._now.get(key, default)
 
 
-def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:
+def _provided(record: PluginRecord) -> Mapping[str, tuple[str, ...]]:
     """Its contributions: the offered ones while it is active, before that the declared ones."""
     provides = dict(record.provides)
     if record.can_start:

@@ -16,7 +16,7 @@ _AGAIN_S: Final = 0.25
 _MOST: Final = 10_000
 
 
-class OwedChanges:
+class UnwrittenChanges:
     """What one part of a host still has to write. Each change is tried in a thread until the store takes it.
 
     Args:

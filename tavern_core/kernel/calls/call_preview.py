@@ -15,17 +15,17 @@ from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.result_normalisation import to_result
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, enter, frame, frame_of, leave
-from tavern_core.kernel.calls.taint_tracking import has_read, judged
-from tavern_core.kernel.catalogue.call_plan import Execute, Plan
-from tavern_core.kernel.execution.sync_async_drivers import Mode
+from tavern_core.kernel.calls.taint_tracking import has_read, required_approval
+from tavern_core.kernel.catalogue.call_plan import CallPlan, Execute
+from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.hooks.hook_calls import HookCalls, RequestedApproval
-from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.hooks.table import HookImplementation
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.result import ToolResult, iso_utc, success
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
+class CallPreview:
     """Looks at calls that are not made. Holds no state of a call."""
 
     compiler: Compiler
@@ -36,14 +36,16 @@ class Foresight:
     series: str
     """Start of the call ids of this host."""
 
-    async def planned(self, plan: Plan, call: RunningCall, mode: Mode) -> ToolResult:
+    async def planned(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """What the call would do, and a token that lets it."""
         context = call.context
         assert context is not None
         asked = call.call or tool_call(plan, call, context, self.series)
         asked = call.call = replace(asked, arguments=call.values or {})
         call.stage = "check_call"
-        requested = judged(plan, call, await self.hooks.judge(plan.hooks.gates, asked, plan.hooks.shown, mode))
+        requested = required_approval(
+            plan, call, await self.hooks.judge(plan.hooks.gates, asked, plan.hooks.shown, mode)
+        )
         if (rule := plan.admission.approval) is not None:
             check_rule(plan, rule)
         shown = None if plan.runner.preview is None else await self._preview(plan, call, mode, plan.runner.preview)
@@ -60,7 +62,7 @@ class Foresight:
             value["preview"] = shown.value
         return success(value, call.trace(self.series)).replace(meta={"dryRun": True})
 
-    async def _preview(self, plan: Plan, call: RunningCall, mode: Mode, preview: Execute) -> ToolResult:
+    async def _preview(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, preview: Execute) -> ToolResult:
         """What the tool says that it would do. Its own code says so: within the call, for its caller and until its deadline."""
         call.stage = "preview"
         if plan.content.source:
@@ -76,7 +78,7 @@ class Foresight:
                 leave(entered)
         return to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id)
 
-    def _check_approval(self, plan: Plan, asked: ToolCall, requested: RequestedApproval | None) -> None:
+    def _check_approval(self, plan: CallPlan, asked: ToolCall, requested: RequestedApproval | None) -> None:
         """Raises CallError: the call needs an approval that it cannot get."""
         if (rule := plan.admission.approval) is not None:
             check_rule(plan, rule)
@@ -84,9 +86,9 @@ class Foresight:
         if requested is not None:
             self.approvals.check_possible(plan, asked, requested)
 
-    async def foresee(
+    async def preview_call(
         self,
-        mode: Mode,
+        mode: ExecutionMode,
         written: str,
         arguments: Mapping[str, Any],
         context: CallContext | None,
@@ -111,7 +113,9 @@ class Foresight:
             known: Mapping[str, Any] = {} if plan.hooks.before else arguments
             call.values = known if plan.arguments.fill is None else plan.arguments.fill(known)
             asked = tool_call(plan, call, context, self.series)
-            requested = judged(plan, call, await self.hooks.judge(own_gates(plan), asked, plan.hooks.shown, mode))
+            requested = required_approval(
+                plan, call, await self.hooks.judge(own_gates(plan), asked, plan.hooks.shown, mode)
+            )
             self._check_approval(plan, asked, requested)
         except CallError as error:
             return error
@@ -120,6 +124,6 @@ class Foresight:
         return None
 
 
-def own_gates(plan: Plan) -> tuple[Implementation, ...]:
+def own_gates(plan: CallPlan) -> tuple[HookImplementation, ...]:
     """The gates of the host, which give the same answer every time."""
     return tuple(gate for gate in plan.hooks.gates if gate.is_builtin)

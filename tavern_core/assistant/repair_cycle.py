@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, Generic, TypeVar
 
-from tavern_core.assistant.model_answers import ANSWER_SCHEMA, Answered, read_answer
+from tavern_core.assistant.model_answers import ANSWER_SCHEMA, ParsedAnswer, read_answer
 from tavern_core.contract.llm import LLMAnswer, Message
 from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
@@ -25,7 +25,7 @@ _LONGEST_SHOWN: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RepairAttempt:
     """One answer and what was wrong with it."""
 
     answer: str
@@ -36,7 +36,7 @@ class Round:
         return json_members(self, "answer", "problems", "usage")
 
 
-class Judged(Generic[T]):
+class PatchVerdict(Generic[T]):
     """What became of one patch.
 
     Args:
@@ -51,12 +51,12 @@ class Judged(Generic[T]):
         self.result, self.problems, self.definitions = result, tuple(problems), tuple(definitions)
 
 
-class Ended(Generic[T]):
+class CycleResult(Generic[T]):
     """How a cycle ended."""
 
     def __init__(self) -> None:
-        self.rounds: list[Round] = []
-        self.answered: Answered | None = None
+        self.rounds: list[RepairAttempt] = []
+        self.answered: ParsedAnswer | None = None
         """The answer with the result."""
         self.result: T | None = None
         self.problems: tuple[PatchProblem, ...] = ()
@@ -64,16 +64,16 @@ class Ended(Generic[T]):
         self.declined = ""
         """The reason of a model that changed nothing."""
 
-    def take(self, answered: object, judged: Judged[T]) -> None:
+    def take(self, answered: object, judged: PatchVerdict[T]) -> None:
         """Keep a result that has fewer warnings than the one so far; while there is none, what is wrong."""
-        if isinstance(answered, Answered) and judged.result is not None:
+        if isinstance(answered, ParsedAnswer) and judged.result is not None:
             if self.result is None or len(judged.problems) < len(self.problems):
                 self.answered, self.result, self.problems = answered, judged.result, judged.problems
         elif self.result is None:
             self.problems = judged.problems
 
 
-def _reported(answer: str, judged: Judged[Any], language: Language) -> list[Message]:
+def _reported(answer: str, judged: PatchVerdict[Any], language: Language) -> list[Message]:
     """The last answer of the model, and what is wrong with it."""
     return [
         {"role": "assistant", "content": answer[:_LONGEST_SHOWN]},
@@ -84,11 +84,11 @@ def _reported(answer: str, judged: Judged[Any], language: Language) -> list[Mess
 async def negotiate(
     ask: Ask,
     messages: Sequence[Message],
-    judge: Callable[[Answered], Awaitable[Judged[T]]],
+    judge: Callable[[ParsedAnswer], Awaitable[PatchVerdict[T]]],
     *,
     rounds: int,
     language: Language,
-) -> Ended[T]:
+) -> CycleResult[T]:
     """Ask again until a patch has no problems, at most `rounds` times.
 
     It ends early if a report is the same as the one before: the model does not understand it. A result that only has
@@ -97,7 +97,7 @@ async def negotiate(
     Raises:
         CallError: the model cannot be asked, and there is no result yet.
     """
-    ended: Ended[T] = Ended()
+    ended: CycleResult[T] = CycleResult()
     conversation = [*messages]
     before: list[str] = []
     for _ in range(max(0, min(rounds, MOST_ROUNDS)) + 1):
@@ -110,8 +110,8 @@ async def negotiate(
         answered = read_answer(answer)
         judged = await _judged(answered, judge)
         text = (answer.text or _written(answer))[:_LONGEST_KEPT]
-        ended.rounds.append(Round(text, judged.problems, dict(answer.usage)))
-        if isinstance(answered, Answered) and not answered.patch and answered.reason:
+        ended.rounds.append(RepairAttempt(text, judged.problems, dict(answer.usage)))
+        if isinstance(answered, ParsedAnswer) and not answered.patch and answered.reason:
             ended.declined = "" if ended.result is not None else answered.reason
             break
         ended.take(answered, judged)
@@ -123,12 +123,14 @@ async def negotiate(
     return ended
 
 
-async def _judged(answered: Answered | PatchProblem, judge: Callable[[Answered], Awaitable[Judged[T]]]) -> Judged[T]:
+async def _judged(
+    answered: ParsedAnswer | PatchProblem, judge: Callable[[ParsedAnswer], Awaitable[PatchVerdict[T]]]
+) -> PatchVerdict[T]:
     if isinstance(answered, PatchProblem):
-        return Judged(None, (answered,))
+        return PatchVerdict(None, (answered,))
     if answered.patch:
         return await judge(answered)
-    return Judged(None, () if answered.reason else (no_change("the patch is empty"),))
+    return PatchVerdict(None, () if answered.reason else (no_change("the patch is empty"),))
 
 
 def no_change(why: str) -> PatchProblem:

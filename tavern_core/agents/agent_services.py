@@ -10,27 +10,27 @@ from tavern_core.model.message_translation import Language, of_the_locale
 
 if TYPE_CHECKING:
     from tavern_core.agents.profile_resolution import KnownNames
-    from tavern_core.flow.composition import Flow
+    from tavern_core.flow.composition import WorkflowServices
     from tavern_core.kernel.access.profiles import Profile
     from tavern_core.kernel.calls.pipeline import Pipeline
-    from tavern_core.kernel.catalogue.call_plan import Inner
+    from tavern_core.kernel.catalogue.call_plan import InternalOperation
     from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
     from tavern_core.kernel.foundation import Foundation
-    from tavern_core.kernel.plugins.lazy_contribution_lookup import Sections
+    from tavern_core.kernel.plugins.lazy_contribution_lookup import LazyContributions
     from tavern_core.kernel.plugins.lifecycle import Lifecycle
     from tavern_core.kernel.state import State
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AgentServices:
     """The parts of one host."""
 
     catalogue: ToolCatalogue
     pipeline: Pipeline
-    flow: Flow
+    flow: WorkflowServices
     state: State
-    sections: Sections
-    reading: Inner
+    sections: LazyContributions
+    reading: InternalOperation
     """The operation that reads on in a long result."""
     names: KnownNames
 
