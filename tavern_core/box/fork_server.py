@@ -16,7 +16,6 @@ Started with the standard library alone, by path (scripts) or with `BOOT`; the f
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import importlib
@@ -31,6 +30,7 @@ from typing import Final, Protocol
 if __name__ == "__main__":  # run by its path, without site-packages
     sys.path.append(__file__.rpartition("/tavern_core/")[0])
 
+from tavern_core.box.descriptor_passing import receive, send
 from tavern_core.box.process_tree import (
     become_subreaper,
     children,
@@ -57,7 +57,6 @@ EXIT: Final = struct.Struct(">i")
 """Its exit code, as from `os.waitstatus_to_exitcode`."""
 MOST_DESCRIPTORS: Final = 32
 _EVERY_DESCRIPTOR: Final = 1 << 20
-_RECEIVE: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
 class ForkJob(Protocol):
@@ -207,28 +206,10 @@ class _ForkServer:
                 kill(orphan)
 
 
-def receive(line: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """A message and its descriptors. By hand: `socket.recv_fds` of Python 3.11 ignores its flags.
-
-    Args:
-        size: bytes of the longest message.
-        most: maximum descriptors per message.
-
-    Raises:
-        BlockingIOError: no message.
-    """
-    numbers = array.array("i")
-    body, ancillary, _, _ = line.recvmsg(size, socket.CMSG_LEN(most * numbers.itemsize), _RECEIVE)
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
-    return body, list(numbers)
-
-
 def _report_fork(status: int, pid: int) -> None:
     handle = os.pidfd_open(pid)  # before it can be reaped, so it is this process and no later one with the same id
     with socket.socket(fileno=os.dup(status)) as line, contextlib.suppress(OSError):
-        socket.send_fds(line, [FORKED.pack(pid)], [handle])
+        send(line, FORKED.pack(pid), [handle])
     os.close(handle)
 
 

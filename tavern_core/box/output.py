@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from tavern_core.box.fork_server import receive
+from tavern_core.box.descriptor_passing import receive
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.script_spawner import ScriptProcess
 from tavern_core.box.write_broker import WriteBroker

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tavern_core.box import launcher
+from tavern_core.box.descriptor_passing import send
 from tavern_core.box.egress_proxy_socket import EgressListener
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.box.process_tree import become_subreaper, end_all, look_for, wait_for, wake_on_children
@@ -135,7 +136,7 @@ def start(
         hand_over(started.gateway, status)
     if started.asking >= 0:  # if that fails, nothing is written, because the host cannot decide
         with contextlib.suppress(OSError):
-            socket.send_fds(status, [b"asking"], [started.asking])
+            send(status, b"asking", [started.asking])
         os.close(started.asking)
     return started
 
@@ -143,7 +144,7 @@ def start(
 def hand_over(gateway: EgressListener, status: socket.socket) -> None:
     """Pass the socket to the host, which serves it; if that fails, the script gets no connection."""
     with gateway.socket as listening, contextlib.suppress(OSError):
-        socket.send_fds(status, [f"gateway {gateway.token}".encode()], [listening.fileno()])
+        send(status, f"gateway {gateway.token}".encode(), [listening.fileno()])
 
 
 def report_box(ending: launcher.ProgramExit, status: socket.socket) -> int:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from tavern_core.box.confine import PreparedBox, confine
+from tavern_core.box.descriptor_passing import send
 from tavern_core.box.fork_server import import_for_children
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.box.process_tree import die_with_parent
@@ -115,7 +116,7 @@ def _confine(policy: BoxPolicy, begun: PreparedBox, side: int) -> None:
         os.write(side, NOT_CONFINED + encode({"layer": layer, "reason": sayable(reason)}))  # it is new and has space
         os._exit(0)
     with socket.socket(fileno=os.dup(side)) as line:
-        socket.send_fds(line, [CONFINED + encode({"layers": list(layers)})], asking)
+        send(line, CONFINED + encode({"layers": list(layers)}), asking)
     for descriptor in asking:
         os.close(descriptor)
 

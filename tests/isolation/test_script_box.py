@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +381,25 @@ def test_mounts_are_read_with_their_escapes(tmp_path: Path) -> None:
     assert read_mounts(tmp_path / "mounts") == [Mount("98:0", "/", "/a b"), Mount("98:0", "/x", "/c")]
     assert read_mounts(tmp_path / "none") == []
     assert read_mounts()
+
+
+def test_a_script_writes_also_while_its_user_passes_on_more_files_than_it_may_open(place: Place) -> None:
+    """Descriptors on their way count for all processes of a user (unix(7), ETOOMANYREFS), and the box lowers what may be open."""
+    with place.open(*HERE) as tavern, ExitStack() as opened:
+        file = opened.enter_context(Path(os.devnull).open("rb"))
+        pairs = [socket.socketpair() for _ in range(2)]
+        for one, other in pairs:
+            opened.enter_context(one)
+            opened.enter_context(other)
+            socket.send_fds(one, [b"."], [file.fileno()] * 200)
+
+        def take_all() -> None:
+            for _, other in pairs:
+                for descriptor in socket.recv_fds(other, 1, 200)[1]:
+                    os.close(descriptor)
+
+        late = threading.Timer(0.3, take_all)
+        late.start()
+        result = place.run(tavern, WRITE)
+        late.join()
+        assert result.value["did"], result.value
