@@ -20,7 +20,7 @@ from tavern_core.flow.node_catalogue import Retrieval
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.gc_pause import collector_paused
-from tavern_core.host.host import Calls, Host, PluginManagement
+from tavern_core.host.host import CallServices, Host, PluginManagement
 from tavern_core.host.services_for_plugins import ServiceBackends, core_services
 from tavern_core.isolation.placement import Isolation
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
@@ -192,7 +192,7 @@ def _state(base: Foundation, knowledge: KnowledgeBases) -> State:
 
 def _calls(
     catalogue: ToolCatalogue, state: State, reach: EffectiveScopes, homes: ToolHomes, approver: Approver | None
-) -> Calls:
+) -> CallServices:
     tables, records = catalogue.specs.lifecycle.tables, state.records
     base, engines, disk = tables.base, tables.engines, StorageRedactor(tables.base.known_secrets)
     config, key_s = base.config.approval, base.config.idempotency.ttl_ms / 1000
@@ -207,7 +207,7 @@ def _calls(
     pipeline = Pipeline(compiler, tables.calls, approvals, idempotency, plans, new_jobs, state.artifacts)
     metrics = Metrics(base.config.metrics.enabled, limit_table, jobs, base.recorder, tables.registry)
     limits = HostLimits(limit_table, catalogue)
-    return Calls(_watched(base, pipeline, metrics), jobs, running_jobs, limits, metrics)
+    return CallServices(_watched(base, pipeline, metrics), jobs, running_jobs, limits, metrics)
 
 
 def _builtin(options: Options, knowledge: KnowledgeBases) -> Sequence[tuple[str, str, bool]]:

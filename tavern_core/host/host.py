@@ -91,7 +91,7 @@ class PluginManagement:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CallServices:
     """How calls are made, at once and in the background, and within which limits."""
 
     pipeline: Pipeline
@@ -108,7 +108,7 @@ class Host:
     plugins: PluginManagement
     catalogue: ToolCatalogue
     state: State
-    calls: Calls
+    calls: CallServices
     flow: WorkflowServices
     upstreams: UpstreamsOnDemand
     isolation: Isolation

@@ -18,7 +18,7 @@ from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.tool_homes import Sandboxes
+from tavern_core.kernel.plugins.tool_homes import SandboxSource
 from tavern_core.model.tool import ENDPOINT_KINDS, ToolSpec
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ConfiguredUpstreams:
         """The upstreams as plugins."""
         return [entry.candidate() for entry in self.entries.values()]
 
-    def build(self, inventories: Inventories, reach: EffectiveScopes, sandboxes: Sandboxes) -> UpstreamsOnDemand:
+    def build(self, inventories: Inventories, reach: EffectiveScopes, sandboxes: SandboxSource) -> UpstreamsOnDemand:
         """What gives `tavern.upstreams`, and the executor of each kind that is configured or may name an endpoint."""
         tables = inventories.specs.lifecycle.tables
         connected = UpstreamsOnDemand(partial(self._connected, inventories, reach, sandboxes))
@@ -70,7 +70,7 @@ class ConfiguredUpstreams:
         return connected
 
     def _connected(
-        self, inventories: Inventories, reach: EffectiveScopes, sandboxes: Sandboxes
+        self, inventories: Inventories, reach: EffectiveScopes, sandboxes: SandboxSource
     ) -> tuple[Upstreams, Executor]:
         from tavern_core.upstreams.connections import UpstreamConnections
         from tavern_core.upstreams.document_reads import DocumentReads

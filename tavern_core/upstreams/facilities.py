@@ -26,7 +26,7 @@ from tavern_core.kernel.files.atomic_file import make_private_folder, write_atom
 from tavern_core.kernel.files.file_lock import locked_async
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.plugin_record import PluginRecord
-from tavern_core.kernel.plugins.tool_homes import Sandboxes
+from tavern_core.kernel.plugins.tool_homes import SandboxSource
 from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilter, is_everyday
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.secret_references import SECRET, is_operators_reference
@@ -50,7 +50,7 @@ class UpstreamGrants:
 
     specs: ToolSpecs
     reach: EffectiveScopes
-    sandboxes: Sandboxes
+    sandboxes: SandboxSource
 
     def record(self, plugin: str) -> PluginRecord:
         """The plugin that an upstream is, or whose tool it is behind."""

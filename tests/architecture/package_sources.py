@@ -28,6 +28,8 @@ class Source:
     functions: list[Function]
     imports: list[ast.Import | ast.ImportFrom]
     """Those that run when the module is imported."""
+    classes: list[str]
+    """Names of those at its top level."""
 
 
 @functools.cache
@@ -36,7 +38,8 @@ def sources() -> dict[Path, Source]:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         body = ast.parse(path.read_text("utf-8")).body
-        found[path] = Source(list(functions(body)), list(at_import(body)))
+        classes = [each.name for each in body if isinstance(each, ast.ClassDef)]
+        found[path] = Source(list(functions(body)), list(at_import(body)), classes)
     return found
 
 

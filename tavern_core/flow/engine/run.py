@@ -61,7 +61,7 @@ class RunHost:
     known: KnownSecrets = field(default_factory=KnownSecrets)
 
 
-class Recorder(Protocol):
+class RunStorage(Protocol):
     """Stores a run while it goes on; see `RunRecorder`."""
 
     def node_ended(self, run: Run, path: str) -> None:
@@ -95,7 +95,7 @@ class RunStart:
     log: RunEventLog = field(default_factory=RunEventLog)
     times_taken_up: int = 0
     around: NodeInterceptor | None = None
-    recorder: Recorder | None = None
+    recorder: RunStorage | None = None
 
 
 class Run:

@@ -16,7 +16,7 @@ from tavern_core.kernel.views.facility_views import sealed_home
 from tavern_core.model.tool import ToolSpec
 
 
-class Sandboxes(Protocol):
+class SandboxSource(Protocol):
     """The boxes of plugins' programs."""
 
     def of(self, record: PluginRecord, /) -> Sandbox: ...
@@ -25,7 +25,7 @@ class Sandboxes(Protocol):
 class ToolHomes:
     """Makes a ToolHome for each tool."""
 
-    def __init__(self, tables: HostRegistries, sandboxes: Sandboxes) -> None:
+    def __init__(self, tables: HostRegistries, sandboxes: SandboxSource) -> None:
         self._tables, self._sandboxes = tables, sandboxes
         self._cache = tables.base.home / "cache" / "unpacked"
         """Where zipped plugins are unpacked."""
