@@ -224,7 +224,7 @@ def test_threads_and_processes_share_one_index(open_base, tmp_path):
     knowledge = open_base(files)
     program = (
         "import sys; from pathlib import Path; from tavern_core.kernel.knowledge.knowledge import *\n"
-        "k = Knowledge({'box': KnowledgeConfig(path=sys.argv[1])}, Path(sys.argv[2]))\n"
+        "k = KnowledgeBases({'box': KnowledgeConfig(path=sys.argv[1])}, Path(sys.argv[2]))\n"
         "print(k.list()[0].passages)"
     )
     other = ForkedProgram(["-c", program, tmp_path / "box", tmp_path / "cache"], stdout=PIPE)

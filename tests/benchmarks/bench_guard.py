@@ -25,11 +25,11 @@ scope = {}
 exec(setup, scope)
 if is_on:
     import tempfile
-    from tavern_core.review.audit.guard import Guard
-    from tavern_core.review.audit.path_names import Spelling
-    from tavern_core.review.audit.attribution import Stack
+    from tavern_core.review.audit.guard import AuditGuard
+    from tavern_core.review.audit.path_names import PathNames
+    from tavern_core.review.audit.attribution import StackAttribution
     folder = tempfile.mkdtemp()
-    Guard(Stack(folder), Spelling(folder), lambda use: None).start()
+    AuditGuard(StackAttribution(folder), PathNames(folder), lambda use: None).start()
 timer = timeit.Timer(statement, globals=scope)
 print(min(timer.repeat(rounds, times)) / times * 1e6)
 """

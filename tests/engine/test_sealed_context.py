@@ -61,7 +61,7 @@ def _behind(*starts: Any) -> list[str]:
         for kind in found
         if kind in (Model, Store, Owner, Tavern) or kind.__module__.startswith("tavern_core.kernel")
     ]
-    shown = {"RunningNode", "ReadStream", "Awaited", "_Sealed", "_Streaming"}
+    shown = {"RunningNode", "ReadStream", "Awaited", "_Sealed", "_SealedStreamingModel"}
     return sorted({kind.__qualname__ for kind in ours} - shown)
 
 

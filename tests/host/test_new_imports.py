@@ -338,8 +338,8 @@ def test_a_forked_copy_of_a_host_tries_imports_of_its_own(workshop: Workshop) ->
 import os
 from pathlib import Path
 from tavern_core.review.import_probe import prober
-from tavern_core.review.probe_result import Import
-one = Import("one", folder=Path({str(folder)!r}))
+from tavern_core.review.probe_result import PluginImport
+one = PluginImport("one", folder=Path({str(folder)!r}))
 assert prober.probe(one, seconds=60).outcome == "good"
 child = os.fork()
 assert prober.probe(one, seconds=60).outcome == "good"

@@ -40,7 +40,7 @@ def owned(name):
     return [thing for thing in gc.get_objects() if type(thing).__name__ == name]
 
 def side(): return owned("HostClient")[0]._side.fileno()
-def lane(): return owned("Channel")[0].fd
+def lane(): return owned("FrameChannel")[0].fd
 
 def frame(data):
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
