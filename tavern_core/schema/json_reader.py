@@ -17,21 +17,26 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
+from itertools import accumulate
 from typing import Any, Final, NoReturn
 
 from tavern_core.errors import Finding, Location
 from tavern_core.model import depths
 from tavern_core.model.message_translation import Row, say
 from tavern_core.model.path_problem import FLATTER, MOST_FINDINGS, SMALLER, Mark, Path
-from tavern_core.model.safe_printing import is_text
+from tavern_core.model.safe_printing import is_text, shortened
 
 LONGEST_INTEGER: Final = 4_300
 """Digits of an integer: the most that Python reads and writes."""
+_LONGEST_NAME: Final = 100
+"""Characters of a key that an error names."""
 _TOO_DEEP: Final = f"nested deeper than {depths.VALUE} levels"
 _WHOLE: Final = "write the character itself"
 _ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _NO_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^]["{}]++', re.DOTALL)
 """A string, or text without brackets between two strings."""
+_STEPS: Final[Mapping[str, int]] = {"[": 1, "{": 1, "]": -1, "}": -1}
 _TOKEN: Final = re.compile(r'[ \t\r\n,:]+|("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([\[\]{}])|([^\s,:\[\]{}"]+)', re.DOTALL)
 """Something at nearly every character, the string that never ends included: what is broken costs no second look."""
 
@@ -82,7 +87,7 @@ def _read_float(text: str) -> float:
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise NotJson("twice_in_object", name=equal_key(pairs))
+        raise NotJson("twice_in_object", name=shortened(equal_key(pairs), _LONGEST_NAME))
     return value
 
 
@@ -120,8 +125,8 @@ def read_json(
     except RecursionError:  # of a stack that was nearly full
         raise NotJson("nested_deeper", most=deepest) from None
     except ValueError:
-        long = re.search(rf"\d{{{LONGEST_INTEGER + 1},}}", text)
-        raise NotJson("number_too_long", digits=len(long[0] if long else text)) from None
+        long = _too_long(LONGEST_INTEGER).search(text)
+        raise NotJson("number_too_long", digits=len(long[0].lstrip("-") if long else text)) from None
     if not allow_halves and not _is_whole(text, value):
         raise NotJson("half")
     return value
@@ -152,7 +157,7 @@ def read_located(
         With findings, the value is what can be read of it: of equal keys the last one; None where the text is broken.
     """
     is_small = text.count(",") + text.count("[") + text.count("{") < most_values
-    if is_small and (most_digits == LONGEST_INTEGER or re.search(rf"[-\d]\d{{{most_digits}}}", text) is None):
+    if is_small and (most_digits == LONGEST_INTEGER or _too_long(most_digits).search(text) is None):
         with suppress(NotJson):
             return read_json(text, depths.VALUE, allow_halves=False), []
     try:
@@ -176,18 +181,14 @@ def json_or_text(text: str) -> Any:
 
 def _is_deeper(text: str, most: int) -> bool:
     """Whether the brackets outside strings are nested deeper."""
-    signs = _NO_BRACKETS.sub("", text).replace("{", "[").replace("}", "]")
-    left = signs
-    for _ in range(most):  # without the innermost pairs, level by level
-        left = left.replace("[]", "")
-        if not left:
-            return False
-    depth = 0
-    for sign in signs:  # deeper, or not balanced
-        depth += 1 if sign == "[" else -1
-        if depth > most:
-            return True
-    return False
+    steps = map(_STEPS.__getitem__, _NO_BRACKETS.sub("", text))
+    return max(accumulate(steps), default=0) > most
+
+
+@cache
+def _too_long(digits: int) -> re.Pattern[str]:
+    """Integers of more characters, the sign included; looks at each run of digits once."""
+    return re.compile(rf"-[0-9]{{{digits},}}|(?<![0-9])[0-9]{{{digits + 1},}}")
 
 
 class Scan:

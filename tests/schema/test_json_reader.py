@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -70,3 +71,20 @@ def test_half_characters_and_equal_keys_are_read_where_that_is_allowed() -> None
 def test_what_a_person_wrote_is_text_where_it_is_not_strict_json(text: str) -> None:
     assert json_or_text(text) == text
     assert json_or_text(" [1, true] ") == [1, True]
+
+
+def test_an_error_names_no_more_than_the_beginning_of_a_long_key() -> None:
+    key = json.dumps("k" * 1_000_000)
+    with pytest.raises(NotJson, match="'kkk.*…' appears twice in one object") as caught:
+        read_json(f"{{{key}: 1, {key}: 2}}")
+    assert len(str(caught.value)) < 200
+
+
+def test_no_text_takes_more_than_linear_time_to_refuse() -> None:
+    # Where each run of digits is searched from each of its digits, or once per level, this takes minutes.
+    numbers = ",".join(["9" * 4_300] * 500)
+    with pytest.raises(NotJson, match="a number of 4301 digits"):
+        read_json(f'["{numbers}", {"9" * 4_301}]')
+    value, findings = read_located(f"[{','.join(['9' * 4_299] * 500)}]", "a.json", "CODE", 1_000, 4_299)
+    assert (len(value), findings) == (500, [])
+    assert [json_or_text(text) for text in ("[" * 2_000_000, "[[]" * 700_000)] == ["[" * 2_000_000, "[[]" * 700_000]
