@@ -8,6 +8,7 @@ from typing import Any
 
 from tavern_core.box.policy import LAYERS, PROCESSES
 from tavern_core.contract.context import PluginContext
+from tavern_core.errors import ActivationFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.isolation.transport import longest
@@ -39,11 +40,15 @@ class WorkerLaunch:
     contributions: Contributions
 
     def _executor(self) -> tuple[str, str]:
-        cls = type(self.contributions.get("executors", "python"))
+        executor = self.contributions.get("executors", "python")
+        if executor is None:
+            text = f"{self.candidate.name} is not started: this host has no executor for Python tools any more"
+            raise ActivationFailed(text, hint="it is being closed; open another host")
+        cls = type(executor)
         return cls.__module__, cls.__qualname__
 
     def setup(self) -> Mapping[str, Any]:
-        """The first message to the worker."""
+        """The first message to the worker. Raises ActivationFailed: the host is being closed (ACTIVATION_FAILED)."""
         candidate = self.candidate
         setup = WorkerSetup(
             plugin=candidate.name,

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Budget, CallContext, Tavern, ToolResult
+from tavern_core.errors import ActivationFailed
 from tavern_core.isolation.worker_fork_server import worker_server
 from tests.forked_programs import ForkedProgram, run_forked
 
@@ -492,3 +493,14 @@ def test_five_hundred_deaths_leave_nothing_behind(workshop: Workshop) -> None:
     until(lambda: len(children(worker_server.pid)) == 1)
     assert descriptors() <= before + 3
     until(lambda: threading.active_count() <= threads + 3)
+
+
+def test_a_worker_is_not_started_again_while_its_host_is_being_closed(workshop: Workshop) -> None:
+    folder(workshop)
+    host = workshop.open()
+    value(host, "p:pid")
+    launch = host._host.isolation._supervisors["p"]._launch
+    # The plugins of the host are stopped one after the other, and a worker may be starting meanwhile.
+    launch.contributions.remove(str(launch.contributions.owner("executors", "python")))
+    with pytest.raises(ActivationFailed, match="this host has no executor for Python tools any more"):
+        launch.request()
