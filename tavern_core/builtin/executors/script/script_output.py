@@ -20,7 +20,7 @@ from tavern_core.model import depths
 from tavern_core.schema.json_reader import NotJson, Scan, read_json
 
 _EXCERPT: Final = 300
-_SEARCHED: Final = 200_000
+_SEARCHED: Final = 50_000
 _OUTCOMES: Final = ("none", "done", "unknown")
 _ERROR_KEYS: Final = frozenset({"ok", "error", "status", "isError"})
 _SAID: Final[Mapping[str, str]] = {
