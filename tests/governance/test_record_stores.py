@@ -102,6 +102,16 @@ def test_what_has_expired_is_absent_and_makes_room(opener: Opener) -> None:
     assert found is not None and found.owner == "bob"
 
 
+def test_what_has_expired_makes_room_for_a_record_that_is_older_than_its_end(opener: Opener) -> None:
+    store, now = opener(), time.time()
+    store.add(record("o", created=now - 20, expires=now - 10))
+    late: list[Record | None] = []
+    adding = threading.Thread(target=lambda: late.append(store.add(record("o", created=now - 15))), daemon=True)
+    adding.start()
+    adding.join(30)
+    assert late == [None]
+
+
 def test_a_record_that_is_removed_is_gone(opener: Opener) -> None:
     store = opener()
     store.add(record("d"))

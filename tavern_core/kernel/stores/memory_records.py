@@ -32,7 +32,7 @@ class MemoryRecords:
         with self._lock:
             place = record.kind, record.key
             known = self._records.get(place)
-            if known is not None and not _is_over(known, record.created):
+            if known is not None and not _is_over(known, max(record.created, time.time())):
                 return known
             self._records.pop(place, None)  # newest last
             self._records[place] = record

@@ -64,7 +64,7 @@ _ADD: Final = f"""
 INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (kind, key) DO UPDATE SET
     owner = excluded.owner, state = excluded.state, data = excluded.data, created = excluded.created, expires = excluded.expires,
     version = excluded.version, crc = excluded.crc
-WHERE records.expires > 0 AND records.expires <= excluded.created
+WHERE records.expires > 0 AND records.expires <= ?
 """
 _OF_KIND: Final = "kind = ? AND kind != 'answer'"
 """Without the second half SQLite does not use the index."""
@@ -146,7 +146,7 @@ class SqliteRecords:
             zlib.crc32(data.encode()),
         )  # fmt: skip
         while True:
-            if self._run(_ADD, values):
+            if self._run(_ADD, (*values, max(record.created, time.time()))):  # `get` goes by the time of now, too
                 self._added += 1
                 if self._added % _PURGE_EVERY == 1:
                     self._run("DELETE FROM records WHERE expires > 0 AND expires <= ?", (record.created,))
