@@ -71,7 +71,7 @@ class Workflows(Mapping[str, "Workflow"]):
     @property
     def _running(self) -> WorkflowRunner:
         if self._made is None:
-            self._portal.check()
+            self._portal.check_owner()  # the stored runs of a closed host can still be read
             with self._making:
                 self._made = self._made or self._machinery.make()
         return self._made

@@ -726,6 +726,13 @@ def test_a_host_that_is_closed_stops_everything_and_answers_politely(workshop: W
     assert host.plugins["one"].state == "stopped"
 
 
+def test_jobs_and_runs_can_still_be_listed_after_a_host_was_closed(workshop: Workshop) -> None:
+    with workshop.made() as host:
+        pass
+    assert host.jobs.list() == ()
+    assert list(host.workflows.runs()) == []
+
+
 @pytest.mark.slow
 def test_opening_a_host_takes_work_in_proportion_to_its_plugins(tmp_path: Path) -> None:
     def opened_with(count: int) -> int:

@@ -121,6 +121,10 @@ class Portal:
         """Raises UsageError when the host is closed, or is a copy that `os.fork` made of an open one (USAGE)."""
         if self._closed:
             raise UsageError("this host is closed", hint="open another with Tavern.open(...)")
+        self.check_owner()
+
+    def check_owner(self) -> None:
+        """Raises UsageError when the host is a copy that `os.fork` made of an open one (USAGE)."""
         if self._copied_from:
             raise UsageError(fork_problem(self._copied_from), hint=COPIED_HINT)
 
