@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolResult, tool
 from tavern_core.builtin.stores.redis_records import RedisRecords
 from tavern_core.errors import ToolFailed, UpstreamError
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tavern_core.model.call import HOST_PRINCIPAL
+from tavern_core.model.result import Evidence
 from tests.forked_programs import run_forked
 from tests.governance import redis_server
 from tests.state.processes import run, start
@@ -372,6 +373,50 @@ def test_who_waits_for_a_call_that_its_own_caller_gave_up_makes_it_himself() -> 
         return await second
 
     assert asyncio.run(both()).value == 2
+
+
+def test_the_key_of_a_call_that_waited_for_another_one_is_as_old_as_its_own_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, shift, ran = time.time, 0.0, 0
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+
+    @tool(idempotent=True)
+    async def look() -> int:
+        nonlocal ran
+        ran += 1
+        await asyncio.sleep(60 if ran == 1 else 0)
+        return ran
+
+    host.tools.register(look)
+
+    async def both() -> None:
+        nonlocal shift
+        first = asyncio.ensure_future(host.invoke("app:look", idempotency_key="same"))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(host.invoke("app:look", idempotency_key="same"))
+        await asyncio.sleep(0)
+        shift = 1_000.0
+        first.cancel()
+        assert (await second).value == 2
+
+    asyncio.run(both())
+    [kept] = host.records.list("answer")
+    assert kept.created > real() + 900
+
+
+def test_an_answer_is_given_again_with_any_kind_of_evidence_and_job_that_a_tool_gave(tmp_path: Path) -> None:
+    @tool
+    def odd() -> ToolResult:
+        return ToolResult(True, 1, evidence=(Evidence("receipt", "no. 5"),), job=5)  # type: ignore[arg-type]
+
+    found = []
+    for _ in range(2):
+        with Tavern.open({}, home=tmp_path / "odd", plugins=[Plugin([odd], name="odd")]) as opened:
+            found.append(opened.invoke_sync("odd:odd", idempotency_key="k"))
+    first, again = found
+    assert again.ok and again.meta["idempotency"] == "replayed", again.error
+    assert again.evidence[1].type == first.evidence[1].type == "receipt"
 
 
 @pytest.mark.slow

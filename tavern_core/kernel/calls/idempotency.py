@@ -87,7 +87,7 @@ class _Wanted:
     digest: str
     """Of the arguments."""
     own: Record
-    """As it is stored when the call gets it."""
+    """As it is stored when the call gets it, but for the time."""
 
 
 class Idempotency:
@@ -193,7 +193,8 @@ class Idempotency:
 
     async def _written(self, wanted: _Wanted) -> Claim | ToolResult | None:
         """Write the key down, or read what is there; None: another process runs the call."""
-        records, own, now = self._records, wanted.own, time.time()
+        records, now = self._records, time.time()
+        own = replace(wanted.own, created=now)  # it may have waited for another call since it wanted the key
         if not self._entered:
             await ask(wanted.mode, records, records.enter, self._process, seconds=wanted.call.seconds)
             self._entered = True
