@@ -157,6 +157,8 @@ class RunRecorder:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+        self._cache.unwritten = None
+        self._cache.made.clear()
 
     def _write(self, run: Run, state: str, result: RunResult | None = None) -> None:
         """Write new data."""

@@ -289,6 +289,22 @@ async def test_a_store_that_cannot_be_written_holds_no_run_up(flows: Flows, monk
             tavern.workflows.kept()
 
 
+async def test_a_run_whose_store_cannot_be_written_holds_no_answers_for_it(flows: Flows) -> None:
+    (flows.root / "home").mkdir()
+    (flows.root / "home" / "runs.db").mkdir()
+    async with flows.open() as tavern:
+        long = {
+            "id": "long",
+            "nodes": [{"id": "a", "type": "core:Text", "inputValues": {"text": "x" * 200_000}}],
+            "edges": [],
+        }
+        result = await tavern.workflows.run(long)
+        assert result.ok
+        known = tavern.workflows._runs.get(result.run_id)
+        assert known is not None
+        assert (known[1].unwritten, known[1].made) == (None, {})
+
+
 async def test_who_runs_nothing_leaves_no_file_of_runs(flows: Flows) -> None:
     async with flows.open():
         pass
