@@ -75,7 +75,7 @@ def test_what_a_person_wrote_is_text_where_it_is_not_strict_json(text: str) -> N
 
 def test_an_error_names_no_more_than_the_beginning_of_a_long_key() -> None:
     key = json.dumps("k" * 1_000_000)
-    with pytest.raises(NotJson, match="'kkk.*…' appears twice in one object") as caught:
+    with pytest.raises(NotJson, match=r"'kkk.*…' appears twice in one object") as caught:
         read_json(f"{{{key}: 1, {key}: 2}}")
     assert len(str(caught.value)) < 200
 
