@@ -220,7 +220,6 @@ class Scan:
             seen = at
             if self._is_over(token, (line, at - start + 1)):
                 break
-        del self.findings[MOST_FINDINGS:]
 
     def _is_over(self, token: re.Match[str], mark: Mark) -> bool:
         """Take one token; True if the walk ends here."""
@@ -266,6 +265,8 @@ class Scan:
 
     def _take_scalar(self, string: str | None, word: str, path: Path, mark: Mark) -> None:
         found: tuple[str, str] | None = None
+        if len(self.findings) >= MOST_FINDINGS:
+            return
         if string is not None:
             if not is_text(string) or (_ESCAPED_HALF.search(string) and not is_text(unquoted(string))):
                 found = "the text holds half of a surrogate pair", _WHOLE
@@ -280,8 +281,9 @@ class Scan:
             self._refuse(*found, mark, path)
 
     def _refuse(self, message: str, hint: str, mark: Mark, path: Path) -> None:
-        where = Location(self._file, *mark, ".".join(map(str, path)))
-        self.findings.append(Finding(self._code, message, hint, where))
+        if len(self.findings) < MOST_FINDINGS:
+            where = Location(self._file, *mark, ".".join(map(str, path)))
+            self.findings.append(Finding(self._code, message, hint, where))
 
 
 def _is_infinite(word: str) -> bool:

@@ -88,3 +88,14 @@ def test_no_text_takes_more_than_linear_time_to_refuse() -> None:
     value, findings = read_located(f"[{','.join(['9' * 4_299] * 500)}]", "a.json", "CODE", 1_000, 4_299)
     assert (len(value), findings) == (500, [])
     assert [json_or_text(text) for text in ("[" * 2_000_000, "[[]" * 700_000)] == ["[" * 2_000_000, "[[]" * 700_000]
+
+
+@pytest.mark.parametrize("part", ["1e999", '"\\ud800"', "NaN"], ids=range(3))
+def test_the_first_findings_are_enough(part: str) -> None:
+    _, findings = read_located("[" + ",".join([part] * 100) + "]", "a.json", "CODE", 1_000)
+    wheres = [each.where for each in findings]
+    assert [(where.column, where.pointer) for where in wheres if where] == [
+        (2 + number * (len(part) + 1), str(number)) for number in range(50)
+    ]
+    _, (only,) = read_located("[" + ",".join([part] * 100) + "]", "a.json", "CODE", 60)
+    assert only.message == "more than 60 values"
