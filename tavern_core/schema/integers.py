@@ -5,6 +5,7 @@ Only what can be nothing else is changed: a float where the schema admits intege
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,8 +16,16 @@ Whole = Callable[[Any], Any]
 
 
 def whole_numbers(value: Any) -> Any:
-    """A copy of plain data with each whole number as an integer."""
-    return with_leaves(value, lambda leaf: int(leaf) if isinstance(leaf, float) and leaf.is_integer() else leaf)
+    """A copy of plain data with each whole number as an integer; nothing of it is cut.
+
+    Raises:
+        RecursionError: it is nested deeper than can be walked.
+    """
+
+    def whole(leaf: Any) -> Any:
+        return int(leaf) if isinstance(leaf, float) and leaf.is_integer() else leaf
+
+    return with_leaves(value, whole, levels=sys.maxsize)
 
 
 def compile_integers(schema: Mapping[str, Any] | bool) -> Whole | None:

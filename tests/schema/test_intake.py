@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.bounded_json_copying import is_plain, json_copy, measure, quick_copy
 from tavern_core.schema.compiled_argument_validation import compile_intake
 from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.deserialization import made_of_json
 from tavern_core.schema.validate import compile_validator
 from tests.rows import each_row
 
@@ -354,3 +356,15 @@ def test_a_quick_copy_has_room_for_so_much_and_no_more() -> None:
     assert quick_copy([[[]]], levels=2) is None
     assert quick_copy(bomb()) is None
     assert quick_copy(knot()) is None
+
+
+def test_whole_numbers_beside_something_deep_cut_nothing_of_it() -> None:
+    class Part(BaseModel):
+        model_config = ConfigDict(strict=True)
+        count: int
+        rest: Any
+
+    deep: Any = "inside"
+    for _ in range(150):
+        deep = [deep]
+    assert made_of_json(TypeAdapter(Part), {"count": 2.0, "rest": deep}) == Part(count=2, rest=deep)
