@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import array
 import errno
+import os
 import socket
 import time
 from collections.abc import Sequence
 from typing import Final
 
 _RECEIVE: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-_LONGEST_WAIT_S: Final = 5.0
-_PAUSE_S: Final = 0.005
+LONGEST_WAIT_S: Final = 5.0
+PAUSE_S: Final = 0.005
+"""Between two attempts."""
 
 
 def send(line: socket.socket, message: bytes, descriptors: Sequence[int]) -> None:
-    """Send a message with descriptors.
-
-    A process may send none while its user has more of them on the way, from all processes, than it may open files itself; in a
-    box these are few. It waits until they have arrived: the wait ends soon, because programs read such messages at once.
+    """Send a message with descriptors, and wait while that is not possible: it ends soon, because programs read such messages at once.
 
     Raises:
-        OSError: the other side is gone (EPIPE), or too many are still on the way (ETOOMANYREFS, unix(7)).
+        OSError: the other side is gone (EPIPE), or too many are still on the way (ETOOMANYREFS).
     """
-    deadline = time.monotonic() + _LONGEST_WAIT_S
-    while True:
-        try:
-            socket.send_fds(line, [message], descriptors)
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS or time.monotonic() >= deadline:
-                raise
-        else:
-            return
-        time.sleep(_PAUSE_S)
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while not was_sent(line, message, descriptors):
+        if time.monotonic() >= deadline:
+            raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+        time.sleep(PAUSE_S)
+
+
+def was_sent(line: socket.socket, message: bytes, descriptors: Sequence[int]) -> bool:
+    """Send a message with descriptors; False if it must be tried again.
+
+    A process may send none while its user has more of them on the way, from all processes, than it may open files itself
+    (unix(7), ETOOMANYREFS); in a box these are few.
+
+    Raises:
+        OSError: the other side is gone (EPIPE).
+    """
+    try:
+        socket.send_fds(line, [message], descriptors)
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        return False
+    return True
 
 
 def receive(line: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:

@@ -28,8 +28,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tavern_core.box import launcher
-from tavern_core.box.descriptor_passing import send
-from tavern_core.box.egress_proxy_socket import EgressListener
+from tavern_core.box.descriptor_passing import LONGEST_WAIT_S, PAUSE_S, was_sent
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.box.process_tree import become_subreaper, end_all, look_for, wait_for, wake_on_children
 
@@ -101,13 +100,14 @@ def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[in
     try:
         os.chdir(request["cwd"])
         started = start(request, descriptors, status, init)
+        served = ServedDescriptors(started, status)
     except OSError as error:
         say(status, f"failed {error.errno or 0}")
         os._exit(0)
     for descriptor in descriptors[1:]:
         os.close(descriptor)
     say(status, f"started {started.pid}")
-    code, why = watch(started.pid, status, wake, request["seconds"])
+    code, why = watch(started.pid, status, wake, request["seconds"], served)
     if why in ("stop", "time"):
         code = end_politely(started.pid, status, wake)
     code, left = end_all(started.pid, code, wake, is_init=init is not None)
@@ -132,19 +132,34 @@ def start(
     except BoxUnavailable as error:
         say(status, f"boxless {error.layer} {error.reason}")
         os._exit(0)
-    if started.gateway is not None:
-        hand_over(started.gateway, status)
-    if started.asking >= 0:  # if that fails, nothing is written, because the host cannot decide
-        with contextlib.suppress(OSError):
-            send(status, b"asking", [started.asking])
-        os.close(started.asking)
     return started
 
 
-def hand_over(gateway: EgressListener, status: socket.socket) -> None:
-    """Pass the socket to the host, which serves it; if that fails, the script gets no connection."""
-    with gateway.socket as listening, contextlib.suppress(OSError):
-        send(status, f"gateway {gateway.token}".encode(), [listening.fileno()])
+class ServedDescriptors:
+    """What the host serves for a script: the gateway and the questions about writes.
+
+    Each is closed here as soon as the host has it, or cannot get it: then there is no connection, and nothing is written.
+    """
+
+    def __init__(self, started: launcher.StartedProgram, status: socket.socket) -> None:
+        self._status = status
+        self._give_up = time.monotonic() + LONGEST_WAIT_S
+        self._left: list[tuple[bytes, int]] = []
+        if (gateway := started.gateway) is not None:
+            self._left.append((f"gateway {gateway.token}".encode(), gateway.socket.detach()))
+        if started.asking >= 0:
+            self._left.append((b"asking", started.asking))
+
+    def pass_on(self) -> bool:
+        """Pass on what can be passed on now; True if it must be tried again."""
+        while self._left:
+            message, descriptor = self._left[0]
+            with contextlib.suppress(OSError):
+                if not was_sent(self._status, message, [descriptor]) and time.monotonic() < self._give_up:
+                    return True
+            os.close(descriptor)
+            del self._left[0]
+        return False
 
 
 def report_box(ending: launcher.ProgramExit, status: socket.socket) -> int:
@@ -160,15 +175,23 @@ def report_box(ending: launcher.ProgramExit, status: socket.socket) -> int:
     return ending.status
 
 
-def watch(script: int, status: socket.socket, wake: int, seconds: float) -> tuple[int | None, str]:
-    """Wait for the script's end, a message of the host, or the deadline.
+def watch(
+    script: int, status: socket.socket, wake: int, seconds: float, served: ServedDescriptors | None = None
+) -> tuple[int | None, str]:
+    """Wait for the script's end, a message of the host, or the deadline; meanwhile pass on what the host serves.
 
     Returns:
         (the wait status or None while it runs, why it must end: ``""``, ``stop``, ``time`` or ``kill``).
     """
     deadline = time.monotonic() + seconds
     while True:
-        readable = wait_for([status, wake], max(0.0, deadline - time.monotonic()))
+        left = max(0.0, deadline - time.monotonic())
+        if served is not None:
+            if served.pass_on():
+                left = min(left, PAUSE_S)
+            else:
+                served = None
+        readable = wait_for([status, wake], left)
         if (code := look_for(script, wake)) is not None:
             return code, ""
         if status in readable:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ try:
 except OSError as error:
     print(json.dumps({"did": False, "answer": f"{type(error).__name__}: {error}"}))
 """
-TOOL = {
+TOOL: dict[str, Any] = {
     "id": "try",
     "implementation": {"type": "script", "command": "python try.py", "timeout": 20_000},
     "parameters": {"type": "object", "properties": {"code": {"type": "string"}, "facts": {"type": "object"}}},
@@ -108,6 +110,11 @@ class Place:
             tavern.grant("demo", *(request["name"] for request in requests))
         return tavern
 
+    def limit(self, milliseconds: int) -> None:
+        """Give the script less time."""
+        tool = {**TOOL, "implementation": {**TOOL["implementation"], "timeout": milliseconds}}
+        (self.plugin / "tools" / "try.tool.json").write_text(json.dumps(tool))
+
     def manifest(self, *capabilities: Any, tier: str) -> dict[str, Any]:
         """The manifest of the plugin that asks for `capabilities`."""
         return {
@@ -121,6 +128,25 @@ class Place:
     def run(self, tavern: Tavern, code: str, **context: Any) -> ToolResult:
         given = {"context": CallContext(**context)} if context else {}
         return tavern.invoke_sync("demo:try", {"code": code, "facts": self.facts}, **given)
+
+
+@contextmanager
+def too_many_files_on_their_way() -> Iterator[Callable[[], None]]:
+    """More than a process in a box may open: they count for all processes of a user (unix(7), ETOOMANYREFS). Gives what takes them."""
+    with ExitStack() as opened:
+        file = opened.enter_context(Path(os.devnull).open("rb"))
+        pairs = [socket.socketpair() for _ in range(2)]
+        for one, other in pairs:
+            opened.enter_context(one)
+            opened.enter_context(other)
+            socket.send_fds(one, [b"."], [file.fileno()] * 200)
+
+        def take_all() -> None:
+            for _, other in pairs:
+                for descriptor in socket.recv_fds(other, 1, 200)[1]:
+                    os.close(descriptor)
+
+        yield take_all
 
 
 Shared = Callable[..., tuple[Place, Tavern]]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from tavern_core.isolation.closed_paths import Mount, read_mounts, with_mount_al
 from tests.rows import each_row
 
 from ..executors.workbench import processes_with
-from .conftest import EACH, Place, Shared
+from .conftest import EACH, Place, Shared, too_many_files_on_their_way
 
 pytestmark = pytest.mark.slow
 
@@ -384,22 +382,24 @@ def test_mounts_are_read_with_their_escapes(tmp_path: Path) -> None:
 
 
 def test_a_script_writes_also_while_its_user_passes_on_more_files_than_it_may_open(place: Place) -> None:
-    """Descriptors on their way count for all processes of a user (unix(7), ETOOMANYREFS), and the box lowers what may be open."""
-    with place.open(*HERE) as tavern, ExitStack() as opened:
-        file = opened.enter_context(Path(os.devnull).open("rb"))
-        pairs = [socket.socketpair() for _ in range(2)]
-        for one, other in pairs:
-            opened.enter_context(one)
-            opened.enter_context(other)
-            socket.send_fds(one, [b"."], [file.fileno()] * 200)
-
-        def take_all() -> None:
-            for _, other in pairs:
-                for descriptor in socket.recv_fds(other, 1, 200)[1]:
-                    os.close(descriptor)
-
+    with place.open(*HERE) as tavern, too_many_files_on_their_way() as take_all:
         late = threading.Timer(0.3, take_all)
         late.start()
         result = place.run(tavern, WRITE)
         late.join()
         assert result.value["did"], result.value
+
+
+def test_a_script_that_writes_nothing_ends_also_while_too_many_files_are_on_their_way(place: Place) -> None:
+    place.limit(4_000)  # less than what waits for them
+    with place.open(*HERE) as tavern, too_many_files_on_their_way():
+        assert place.run(tavern, "answer = 42").value == {"did": True, "answer": 42}
+
+
+def test_the_deadline_of_a_script_holds_also_while_too_many_files_are_on_their_way(place: Place) -> None:
+    place.limit(1_000)
+    with place.open(*HERE, {"name": "read:web", "scope": ["example.org"]}) as tavern, too_many_files_on_their_way():
+        result = place.run(tavern, "import time; time.sleep(600)")
+        assert result.error is not None
+        assert "it was stopped" in result.error.message
+        assert not processes_with(str(place.plugin / "try.py"))

@@ -22,6 +22,7 @@ from tavern_core.isolation.worker_fork_server import worker_server
 from tests.forked_programs import ForkedProgram, run_forked
 
 from ..host.workshop import Workshop
+from .conftest import too_many_files_on_their_way
 from .waiting import until
 
 pytestmark = pytest.mark.slow
@@ -504,3 +505,18 @@ def test_a_worker_is_not_started_again_while_its_host_is_being_closed(workshop: 
     launch.contributions.remove(str(launch.contributions.owner("executors", "python")))
     with pytest.raises(ActivationFailed, match="this host has no executor for Python tools any more"):
         launch.request()
+
+
+def test_a_worker_that_may_write_starts_also_while_too_many_files_are_on_their_way(workshop: Workshop) -> None:
+    asks = "permissions: {capabilities: [{name: write:fs, scope: [./free]}]}"
+    (workshop.root / "free").mkdir()
+    folder(workshop, manifest=f"{MANIFEST}\n{asks}")
+    host = workshop.open()
+    host.grant("p", "write:fs")
+    first = value(host, "p:pid")
+    with too_many_files_on_their_way() as take_all:
+        assert not host.invoke_sync("p:die", {}).ok
+        late = threading.Timer(0.3, take_all)
+        late.start()
+        assert value(host, "p:pid") != first
+        late.join()
