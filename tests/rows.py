@@ -54,7 +54,8 @@ def each_row(
                     folder["tmp_path"] = given["tmp_path"] / str(number)
                     folder["tmp_path"].mkdir()
                 try:
-                    test(*args, **{**given, **folder, **values})
+                    answer = test(*args, **{**given, **folder, **values})
+                    assert answer is None, "a test with rows is a plain function: nothing would await or go through this"
                 except (Exception, pytest.fail.Exception) as error:
                     failed.append((_named(label, values), error))
             if failed:
