@@ -55,7 +55,9 @@ def each_row(
                     folder["tmp_path"].mkdir()
                 try:
                     answer = test(*args, **{**given, **folder, **values})
-                    assert answer is None, "a test with rows is a plain function: nothing would await or go through this"
+                    assert answer is None, (
+                        "a test with rows is a plain function: nothing would await or go through this"
+                    )
                 except (Exception, pytest.fail.Exception) as error:
                     failed.append((_named(label, values), error))
             if failed:
