@@ -1,4 +1,4 @@
-"""Tools of upstreams as JSON: kept in the catalogue, and crossing between the process of an adapter and the host."""
+"""Tools of upstreams as JSON: kept in the cache of listings, and crossing between the process of an adapter and the host."""
 
 from __future__ import annotations
 

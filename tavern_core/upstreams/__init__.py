@@ -1,1 +1,1 @@
-"""Systems whose tools become tools of this host: their configuration, their catalogues, and the connections to them."""
+"""Systems whose tools become tools of this host: their configuration, their listings, and the connections to them."""

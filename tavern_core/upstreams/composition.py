@@ -39,7 +39,7 @@ class ConfiguredUpstreams:
     base: Foundation
     grants: GrantStore
     entries: Mapping[str, UpstreamEntry]
-    catalogue: ListingCache | None = None
+    cache: ListingCache | None = None
     """None: there are no entries."""
     quarantine: UpstreamQuarantine | None = None
     """None: there are no entries."""
@@ -53,9 +53,9 @@ class ConfiguredUpstreams:
         from tavern_core.upstreams.quarantine import UpstreamQuarantine
         from tavern_core.upstreams.upstream_plugin_candidates import read_entries
 
-        catalogue = ListingCache(base.home / CACHE)
-        quarantine = UpstreamQuarantine(grants, catalogue)
-        return cls(base, grants, read_entries(base.loaded, catalogue, quarantine.quarantined), catalogue, quarantine)
+        cache = ListingCache(base.home / CACHE)
+        quarantine = UpstreamQuarantine(grants, cache)
+        return cls(base, grants, read_entries(base.loaded, cache, quarantine.quarantined), cache, quarantine)
 
     def candidates(self) -> list[PluginCandidate]:
         """The upstreams as plugins."""
@@ -83,13 +83,13 @@ class ConfiguredUpstreams:
 
         specs = inventories.specs
         granted = UpstreamGrants(specs, reach, sandboxes)
-        catalogue = self.catalogue or ListingCache(self.base.home / CACHE)
-        quarantine = self.quarantine or UpstreamQuarantine(self.grants, catalogue)
+        cache = self.cache or ListingCache(self.base.home / CACHE)
+        quarantine = self.quarantine or UpstreamQuarantine(self.grants, cache)
         connections = UpstreamConnections(self.entries, granted)
         reads = DocumentReads(
-            granted, inventories, ListingRefresh(self.entries, catalogue, specs.lifecycle, connections, quarantine)
+            granted, inventories, ListingRefresh(self.entries, cache, specs.lifecycle, connections, quarantine)
         )
-        upstreams = Upstreams(self.entries, catalogue, specs.lifecycle, quarantine, connections, reads)
+        upstreams = Upstreams(self.entries, cache, specs.lifecycle, quarantine, connections, reads)
         return upstreams, UpstreamExecutor(self.entries, connections, quarantine, self.base.tool_threads)
 
 

@@ -60,12 +60,12 @@ _LATE: Final = "it had not listed its tools when the host was closed"
 
 
 class ListingRefresh:
-    """Keeps the catalogues of a host's upstreams as they are said to be."""
+    """Keeps the listings of a host's upstreams up to date."""
 
     def __init__(
         self,
         entries: Mapping[str, UpstreamEntry],
-        catalogue: ListingCache,
+        cache: ListingCache,
         lifecycle: Lifecycle,
         connections: UpstreamConnections,
         quarantine: UpstreamQuarantine,
@@ -73,7 +73,7 @@ class ListingRefresh:
         self.errors: dict[str, TavernError] = {}
         """Upstream → why it could not be listed or checked the last time."""
         self._entries = entries
-        self._catalogue = catalogue
+        self._cache = cache
         self._lifecycle = lifecycle
         self._base = lifecycle.tables.base
         self._connections = connections
@@ -112,7 +112,7 @@ class ListingRefresh:
 
     def _report(self, entry: UpstreamEntry) -> None:
         """Report what is not validated of its schemas; again where an activation has dropped that."""
-        diagnostics, listed = self._base.diagnostics, self._catalogue.listed(entry.name)
+        diagnostics, listed = self._base.diagnostics, self._cache.listed(entry.name)
         if listed is None or not entry.is_listed:
             return
         at, found = self._reported.get(entry.name, (None, ()))
@@ -183,12 +183,12 @@ class ListingRefresh:
 
     def forget_lateness(self, entry: UpstreamEntry) -> None:
         """The operator has taken the list that is known: an unfinished later one is not an error of the upstream."""
-        health = self._catalogue.health(entry.name)
+        health = self._cache.health(entry.name)
         if health is not None and health.error == _LATE:
-            self._catalogue.note_health(entry.name, replace(health, error=""))
+            self._cache.note_health(entry.name, replace(health, error=""))
 
     def _was_ill(self, name: str) -> bool:
-        health = self._catalogue.health(name)
+        health = self._cache.health(name)
         return health is not None and health.fingerprint == self._entries[name].fingerprint and bool(health.error)
 
     async def note_health(self, entry: UpstreamEntry, error: TavernError | None = None) -> None:
@@ -205,7 +205,7 @@ class ListingRefresh:
             self._connections.session(entry).latency_ms,
             "" if error is None else seen(self._base.known_secrets.mask_text(error.message))[:500],
         )
-        await asyncio.to_thread(self._catalogue.note_health, entry.name, health)
+        await asyncio.to_thread(self._cache.note_health, entry.name, health)
 
     def _is_under_way(self, entry: UpstreamEntry) -> bool:
         running = self._under_way.get(entry.name)
@@ -238,7 +238,7 @@ class ListingRefresh:
     def _is_due(self, entry: UpstreamEntry, now: float) -> bool:
         if time.monotonic() < self._not_before.get(entry.name, 0.0) or self._connections.missing(entry):
             return False
-        listed = self._catalogue.listed(entry.name)
+        listed = self._cache.listed(entry.name)
         if listed is None or listed.fingerprint != entry.fingerprint:
             return True
         valid_s = (entry.config.refresh_ms if listed.ttl_ms is None else max(listed.ttl_ms, 1000)) / 1000
@@ -259,14 +259,14 @@ class ListingRefresh:
         thread: they are read."""
         known = entry.definitions
         is_whole = bool(known.tools) and entry.is_listed and known.unchecked is not None
-        return (self._catalogue.listed(entry.name) or _NEVER).etag if is_whole else ""
+        return (self._cache.listed(entry.name) or _NEVER).etag if is_whole else ""
 
     def _take(self, entry: UpstreamEntry, listing: Listing | None) -> ToolsDiff:
         """Keep a listing and register its tools. In a thread: each schema is looked through."""
         now, before = time.time(), entry.tools()
         if listing is None and entry.is_listed:  # nothing has changed
-            known = self._catalogue.listed(entry.name) or _NEVER
-            self._catalogue.store(entry.name, replace(known, at=now), entry.definitions)
+            known = self._cache.listed(entry.name) or _NEVER
+            self._cache.store(entry.name, replace(known, at=now), entry.definitions)
             return ToolsDiff()
         listing = well_formed(listing)
         own = self._connections.secrets[entry.name]
@@ -294,7 +294,7 @@ class ListingRefresh:
         before: Mapping[str, UpstreamTool],
     ) -> ToolsDiff:
         is_same = before == kept.tools and entry.definitions.version == kept.version
-        self._catalogue.store(entry.name, listed, kept)
+        self._cache.store(entry.name, listed, kept)
         self._quarantine.first_seen(entry)
         self._report(entry)
         for what, hint in unknown_overrides(entry.name, entry.config, kept).items():

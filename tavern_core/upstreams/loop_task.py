@@ -1,7 +1,7 @@
 """Work in a task of the host's loop, for a caller on any loop.
 
 Written out, because `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks, and what waits for
-the end of a task hears of it a turn of the loop later, or never, where the task swallows its cancellation.
+the end of a task learns of it a turn of the loop later, or never, where the task swallows its cancellation.
 """
 
 from __future__ import annotations

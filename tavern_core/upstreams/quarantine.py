@@ -1,6 +1,6 @@
 """Which tools of an upstream are as they were when the operator reviewed them.
 
-The lock file has the hash of each reviewed definition; the catalogue keeps the definition itself, for a diff. Where an upstream is pinned, or
+The lock file has the hash of each reviewed definition; the cache of listings keeps the definition itself, for a diff. Where an upstream is pinned, or
 the host is locked, a tool that is new, changed or renamed is in quarantine until it is accepted.
 """
 
@@ -22,9 +22,9 @@ from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 class UpstreamQuarantine:
     """Compares what is listed with what was reviewed."""
 
-    def __init__(self, grants: GrantStore, catalogue: ListingCache) -> None:
+    def __init__(self, grants: GrantStore, cache: ListingCache) -> None:
         self._grants = grants
-        self._catalogue = catalogue
+        self._cache = cache
 
     def check(self, entry: UpstreamEntry, tool: UpstreamTool) -> None:
         """Return when the tool may be called.
@@ -97,9 +97,9 @@ class UpstreamQuarantine:
         known, there = entry.definitions, entry.tools()
         now = {name: definition(there[name]) for name in (hashes if tools is None else tools) if name in there}
         kept = {name: old for name, old in {**self.reviewed(entry), **now}.items() if name in chosen}
-        listed = self._catalogue.listed(entry.name)
+        listed = self._cache.listed(entry.name)
         if listed is not None:
-            self._catalogue.store(entry.name, listed, replace(known, reviewed=kept))
+            self._cache.store(entry.name, listed, replace(known, reviewed=kept))
 
     def reviewed(self, entry: UpstreamEntry) -> dict[str, Mapping[str, Any]]:
         """The definitions that were reviewed, as far as they are known: to be kept with the next listing."""
@@ -121,7 +121,7 @@ class UpstreamQuarantine:
 
     def _kept(self, entry: UpstreamEntry) -> Mapping[str, Mapping[str, Any]]:
         """The definitions that were kept, also of the entry as it was configured before; the lock file says which of them hold."""
-        return self._catalogue.definitions(entry.name).reviewed
+        return self._cache.definitions(entry.name).reviewed
 
     def _is_strict(self, entry: UpstreamEntry) -> bool:
         return entry.config.pin or self._grants.is_frozen

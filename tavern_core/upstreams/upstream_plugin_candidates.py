@@ -77,23 +77,23 @@ class UpstreamEntry(UpstreamSystem):
         self,
         name: str,
         config: UpstreamConfig,
-        catalogue: ListingCache,
+        cache: ListingCache,
         quarantined: Callable[[UpstreamEntry], Collection[str]],
     ) -> None:
         super().__init__(name, config, config.plugin_name(name))
-        self._catalogue = catalogue
+        self._cache = cache
         self._quarantined = quarantined
 
     @property
     def is_listed(self) -> bool:
         """Whether it was ever listed as it is configured now."""
-        listed = self._catalogue.listed(self.name)
+        listed = self._cache.listed(self.name)
         return listed is not None and listed.fingerprint == self.fingerprint
 
     @property
     def definitions(self) -> UpstreamDefinitions:
         """What is known of its tools now."""
-        return self._catalogue.definitions(self.name) if self.is_listed else UpstreamDefinitions()
+        return self._cache.definitions(self.name) if self.is_listed else UpstreamDefinitions()
 
     def tools(self) -> Mapping[str, UpstreamTool]:
         """Its tools, by name, that the operator lets in."""
@@ -139,7 +139,7 @@ class UpstreamEntry(UpstreamSystem):
 
     def candidate(self) -> PluginCandidate:
         """The plugin that the upstream is to the rest of the host."""
-        config, listed = self.config, self._catalogue.listed(self.name) if self.is_listed else None
+        config, listed = self.config, self._cache.listed(self.name) if self.is_listed else None
         names = [name for name in (listed.tools if listed else ()) if is_allowed(name, config)]
         ids = {name: local_name(name) for name in names}
         manifest = Manifest(
@@ -229,9 +229,7 @@ def entry_of(entries: Mapping[str, UpstreamEntry], name: str) -> UpstreamEntry:
 
 
 def read_entries(
-    loaded: LoadedConfig, catalogue: ListingCache, quarantined: Callable[[UpstreamEntry], Collection[str]]
+    loaded: LoadedConfig, cache: ListingCache, quarantined: Callable[[UpstreamEntry], Collection[str]]
 ) -> dict[str, UpstreamEntry]:
     """The upstreams of a configuration, by name."""
-    return {
-        name: UpstreamEntry(name, config, catalogue, quarantined) for name, config in loaded.config.upstreams.items()
-    }
+    return {name: UpstreamEntry(name, config, cache, quarantined) for name, config in loaded.config.upstreams.items()}

@@ -95,7 +95,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
     def __init__(
         self,
         entries: Mapping[str, UpstreamEntry],
-        catalogue: ListingCache,
+        cache: ListingCache,
         lifecycle: Lifecycle,
         quarantine: UpstreamQuarantine,
         connections: UpstreamConnections,
@@ -103,7 +103,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
     ) -> None:
         base = lifecycle.tables.base
         self._entries = dict(entries)
-        self._catalogue = catalogue
+        self._cache = cache
         self._lifecycle = lifecycle
         self._wait = base.portal.run
         self._known = base.known_secrets
@@ -322,10 +322,10 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         return entry_of(self._entries, name)
 
     def _status(self, entry: UpstreamEntry) -> UpstreamStatus:
-        record, listed = self._lifecycle.records.get(entry.plugin), self._catalogue.listed(entry.name)
+        record, listed = self._lifecycle.records.get(entry.plugin), self._cache.listed(entry.name)
         session, known = self._connections.session(entry), entry.definitions
         error = self._listings.errors.get(entry.name) or session.error
-        health = self._catalogue.health(entry.name)
+        health = self._cache.health(entry.name)
         if health is not None and health.fingerprint != entry.fingerprint:
             health = None
         was_used = error is not None or session.latency_ms is not None  # by this process, which knows better
