@@ -49,5 +49,5 @@ class RunMachinery:
         host = host_context(base.config.config)
         rights = NodeRights(lifecycle, base.config.capabilities, host, self.catalogue.profiles)
         facilities = NodeFacilities(specs, self.models, self.artifacts, host)
-        compiling = WorkflowCompiler(self.nodes, files, lifecycle, self.plugin_workflows)
-        return WorkflowRunner(files, compiling, rights, facilities, caches, lifecycle.tables)
+        compiler = WorkflowCompiler(self.nodes, files, lifecycle, self.plugin_workflows)
+        return WorkflowRunner(files, compiler, rights, facilities, caches, lifecycle.tables)

@@ -77,7 +77,7 @@ class WorkflowRunner:
     def __init__(
         self,
         workflow_files: WorkflowFiles,
-        compiling: WorkflowCompiler,
+        compiler: WorkflowCompiler,
         rights: NodeRights,
         facilities: NodeFacilities,
         caches: NodeCaches,
@@ -86,7 +86,7 @@ class WorkflowRunner:
         base, workflows = tables.base, tables.base.config.workflows
         self.remembered = RecentRuns()
         self._workflow_files = workflow_files
-        self.compiling = compiling
+        self.compiler = compiler
         self._rights = rights
         self._hooks = tables.hooks
         self._calls = WorkflowHookCalls(tables.calls, tables.mode)
@@ -100,11 +100,11 @@ class WorkflowRunner:
         self._run_host = RunHost(base.tool_threads, facilities, self._mask, base.known_secrets)
 
     @cached_property
-    def patching(self) -> WorkflowPatcher:
+    def patcher(self) -> WorkflowPatcher:
         """Applies patches; imported with the first one."""
         from tavern_core.flow.patching import WorkflowPatcher
 
-        return WorkflowPatcher(self._workflow_files, self.compiling, self._tables, self._host)
+        return WorkflowPatcher(self._workflow_files, self.compiler, self._tables, self._host)
 
     async def begin(
         self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
@@ -124,7 +124,7 @@ class WorkflowRunner:
         options: Mapping[str, Any],
     ) -> AdmittedRun:
         """The same for a stored run, which no other process can resume from now on. Raises as `Workflows.resume`."""
-        await self.compiling.plugin_workflows.prepare()
+        await self.compiler.plugin_workflows.prepare()
         kept, journal = self.caches.runs.take_up(run_id)
         try:
             asked = {str(question["id"]) for question in kept.questions}
@@ -171,7 +171,7 @@ class WorkflowRunner:
         options: Mapping[str, Any],
         taken: ResumedRun | None = None,
     ) -> AdmittedRun:
-        made = await self.compiling.made(what)
+        made = await self.compiler.made(what)
         if made.prepared is None:
             raise made.refuse()
         await self._rights.judge(_specs(made.prepared), caller)

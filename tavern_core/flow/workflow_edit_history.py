@@ -46,7 +46,7 @@ class WorkflowSession:
         self,
         workflow: Workflow,
         path: Path | None,
-        patching: WorkflowPatcher,
+        patcher: WorkflowPatcher,
         files: WorkflowFiles,
         portal: Portal,
     ) -> None:
@@ -54,7 +54,7 @@ class WorkflowSession:
         self.workflow = workflow
         self._path = path
         self._stored = workflow
-        self._patching = patching
+        self._patcher = patcher
         self._files = files
         self._wait = portal.run
         self._done: list[EditHistoryEntry] = []
@@ -103,7 +103,7 @@ class WorkflowSession:
         before = self.workflow
         if rev is not None and rev != before.rev:
             return PatchOutcome(False, before, problems=(conflict(before.rev, wanted=rev),))
-        outcome = await self._patching.apply(before, patch, seed=seed)
+        outcome = await self._patcher.apply(before, patch, seed=seed)
         if not outcome.ok:
             return outcome
         if self.workflow is not before:  # changed while the patch was checked
@@ -153,5 +153,5 @@ class WorkflowSession:
         self, workflow: Workflow, summary: Mapping[Language, str], action: str, changed_by: tuple[str, ...] = ()
     ) -> Workflow:
         self.workflow = workflow
-        self._patching.updated(workflow, summary, {"session": self.id, "action": action, "changedBy": list(changed_by)})
+        self._patcher.updated(workflow, summary, {"session": self.id, "action": action, "changedBy": list(changed_by)})
         return workflow

@@ -67,7 +67,6 @@ class WorkflowTools:
     """Keeps the registry up to date with the existing workflows: a look-up of a tool sees the current files.
 
     Nothing watches the files. They are checked (names, times, sizes) when tools are listed, or when a call may be a workflow.
-
     """
 
     def __init__(

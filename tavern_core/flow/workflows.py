@@ -69,7 +69,7 @@ class Workflows(Mapping[str, "Workflow"]):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def _running(self) -> WorkflowRunner:
+    def _runner(self) -> WorkflowRunner:
         if self._made is None:
             self._portal.check_owner()  # the stored runs of a closed host can still be read
             with self._making:
@@ -78,12 +78,12 @@ class Workflows(Mapping[str, "Workflow"]):
 
     @property
     def _runs(self) -> RecentRuns:
-        return self._running.remembered
+        return self._runner.remembered
 
     @property
     def run_store(self) -> RunStore:
         """The stored runs of the state folder."""
-        return self._running.caches.runs
+        return self._runner.caches.runs
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     async def checked(self, what: Any) -> builtins.list[FlowProblem]:
         """`check` for code in an event loop."""
-        made: CompiledWorkflow = await self._running.compiling.made(what)
+        made: CompiledWorkflow = await self._runner.compiler.made(what)
         return [*made.problems]
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
@@ -215,22 +215,20 @@ class Workflows(Mapping[str, "Workflow"]):
     ) -> PatchOutcome:
         """`patch` for code in an event loop."""
         await self._prepare()
-        return await self._running.patching.patch(what, operations, rev=rev, seed=seed, dry_run=dry_run)
+        return await self._runner.patcher.patch(what, operations, rev=rev, seed=seed, dry_run=dry_run)
 
     async def stored(self, what: str | Path, outcome: PatchOutcome) -> PatchOutcome:
         """Write a patched workflow to another place: into the file of a path, or under a new id. Raises as `save`."""
         await self._prepare()
-        return self._running.patching.store(what, outcome)
+        return self._runner.patcher.store(what, outcome)
 
     def session(self, what: Any = None) -> WorkflowSession:
         """The editing of a workflow, with undo and redo; `save` writes it. None: start with an empty one. Raises as `check`."""
         from tavern_core.flow.workflow_edit_history import WorkflowSession
 
         workflow = self.find(_EMPTY if what is None else what)
-        patching = self._running.patching
-        return WorkflowSession(
-            workflow, patching.file(what, or_none=True), patching, self._workflow_files, self._portal
-        )
+        patcher = self._runner.patcher
+        return WorkflowSession(workflow, patcher.file(what, or_none=True), patcher, self._workflow_files, self._portal)
 
     def layout(self, what: Any, *, keep: bool = False, dry_run: bool = False) -> Workflow:
         """A workflow with all nodes laid out again; `what` and `dry_run` as of `patch`.
@@ -243,7 +241,7 @@ class Workflows(Mapping[str, "Workflow"]):
             WorkflowNotFound, WorkflowInvalid: as `check`.
         """
         self._wait(self._prepare())
-        return self._running.patching.arrange(what, keep=keep, dry_run=dry_run)
+        return self._runner.patcher.arrange(what, keep=keep, dry_run=dry_run)
 
     # Running -------------------------------------------------------------------------------------------------------------
 
@@ -265,7 +263,7 @@ class Workflows(Mapping[str, "Workflow"]):
             InputInvalid: an input is missing or does not fit (INPUT_SCHEMA_INVALID).
             PolicyDenied: a hook refused, or a node is not allowed (POLICY_DENIED).
         """
-        return await self._running.through(await self._running.begin(what, inputs or {}, context, options))
+        return await self._runner.through(await self._runner.begin(what, inputs or {}, context, options))
 
     def run_sync(self, what: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
         """`run` for code without an event loop."""
@@ -276,7 +274,7 @@ class Workflows(Mapping[str, "Workflow"]):
         self, what: Any, inputs: Mapping[str, Any] | None = None, *, context: CallContext | None = None, **options: Any
     ) -> RunHandle:
         """Start a run in the background. Raises as `run`."""
-        begun = await self._running.begin(what, inputs or {}, context, options)
+        begun = await self._runner.begin(what, inputs or {}, context, options)
         return self._in_background(begun)
 
     def cancel(self, run_id: str) -> bool:
@@ -402,7 +400,7 @@ class Workflows(Mapping[str, "Workflow"]):
         prepared: PreparedPlan | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
-                prepared = (await self._running.compiling.made(document_of_run(kept, self._workflow_files))).prepared
+                prepared = (await self._runner.compiler.made(document_of_run(kept, self._workflow_files))).prepared
         outputs = {path: made for path, (_, _, made) in steps.items()}
         return record_of(kept, self.events(run_id), outputs, has_ended, prepared)
 
@@ -430,7 +428,7 @@ class Workflows(Mapping[str, "Workflow"]):
             UsageError: it still runs, was resumed and is complete, was stored without its caller, or a secret input must
                 be passed again (USAGE).
         """
-        return await self._running.through(await self._taken_up(run_id, answers, inputs, context, options))
+        return await self._runner.through(await self._taken_up(run_id, answers, inputs, context, options))
 
     def resume_sync(self, run_id: str, answers: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
         """`resume` for code without an event loop."""
@@ -448,12 +446,12 @@ class Workflows(Mapping[str, "Workflow"]):
         self, run_id: str, answers: Mapping[str, Any] | None, inputs: Mapping[str, Any] | None, context: CallContext | None,
         options: Mapping[str, Any],
     ) -> AdmittedRun:  # fmt: skip
-        return await self._running.take_up(run_id, answers or {}, inputs or {}, context, options)
+        return await self._runner.take_up(run_id, answers or {}, inputs or {}, context, options)
 
     def _in_background(self, begun: AdmittedRun) -> RunHandle:
         from tavern_core.flow.run_handle import RunHandle
 
-        task = asyncio.create_task(self._running.through(begun))
+        task = asyncio.create_task(self._runner.through(begun))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if (recorder := begun.recorder) is not None:
@@ -483,7 +481,7 @@ class Workflows(Mapping[str, "Workflow"]):
             await asyncio.wait(self._tasks, timeout=5)
         with suppress(StateDamaged):
             self.run_store.tidy()
-        self._running.caches.disk.close()
+        self._runner.caches.disk.close()
         self.run_store.close()
 
     def become_copy(self) -> None:

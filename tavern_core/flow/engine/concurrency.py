@@ -1,10 +1,10 @@
 """Limits of one run: how many nodes run at the same time, in total, per type, per resource.
 
-A step acquires all of its gates at once or none, so there are no deadlocks. Steps without free slots wait
-in a queue by their number; a step that rested and returns has an old number and comes first. Steps with the same gates share one
+A step acquires a slot of each of its pools at once or none, so there are no deadlocks. Steps without free slots wait
+in a queue by their number; a step that rested and returns has an old number and comes first. Steps with the same pools share one
 queue, so each turn checks only a few heads, however many wait.
 
-    waiting ──(a slot in every gate, lowest number first)──> placed ──(a node waits for another)──> resting ──> waiting
+    waiting ──(a slot of every pool, lowest number first)──> running ──(a node waits for another)──> resting ──> waiting
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class SlotPool:
 
 
 class SlotQueue:
-    """The steps that wait for the same gates."""
+    """The steps that wait for the same pools."""
 
-    __slots__ = ("gates", "queue")
+    __slots__ = ("pools", "queue")
 
-    def __init__(self, gates: tuple[SlotPool, ...]) -> None:
-        self.gates = gates
+    def __init__(self, pools: tuple[SlotPool, ...]) -> None:
+        self.pools = pools
         self.queue: list[tuple[int, int, StepSlots]] = []
 
     @property
     def has_room(self) -> bool:
-        for gate in self.gates:  # noqa: SIM110 - called for each node, and a generator takes three times as long
-            if gate.free <= 0:
+        for pool in self.pools:  # noqa: SIM110 - called for each node, and a generator takes three times as long
+            if pool.free <= 0:
                 return False
         return True
 
@@ -47,10 +47,10 @@ class SlotQueue:
 class StepSlots:
     """The slots of one step."""
 
-    __slots__ = ("_resting", "gates", "is_dropped", "is_held", "line", "number", "then")
+    __slots__ = ("_resting", "concurrency", "is_dropped", "is_held", "line", "number", "then")
 
-    def __init__(self, gates: RunConcurrency, line: SlotQueue, number: int, then: Callable[[], None]) -> None:
-        self.gates = gates
+    def __init__(self, concurrency: RunConcurrency, line: SlotQueue, number: int, then: Callable[[], None]) -> None:
+        self.concurrency = concurrency
         self.line = line
         self.number = number
         self.then = then
@@ -61,7 +61,7 @@ class StepSlots:
     def leave(self) -> None:
         """Release it, or stop waiting for it."""
         self.is_dropped = True
-        self.gates.free(self)
+        self.concurrency.free(self)
 
     @asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:
@@ -71,13 +71,13 @@ class StepSlots:
         """
         self._resting += 1
         if self._resting == 1:
-            self.gates.free(self)
+            self.concurrency.free(self)
         try:
             yield
         except BaseException:
             self._resting -= 1
             if not self._resting and not self.is_dropped:
-                self.gates.hold(self)
+                self.concurrency.hold(self)
             raise
         self._resting -= 1
         if not self._resting and not self.is_dropped:
@@ -91,13 +91,13 @@ class StepSlots:
                 back.set_result(None)
 
         self.then = let_in
-        if self.gates.take(self):
+        if self.concurrency.take(self):
             return
         try:
             await back
         except BaseException:
             if not self.is_held and not self.is_dropped:
-                self.gates.hold(self)
+                self.concurrency.hold(self)
             raise
 
 
@@ -116,13 +116,13 @@ class RunConcurrency:
         self._common = SlotQueue((SlotPool(total),)) if total is not None else None
         """The queue of steps that only the total limits."""
         self._lines: dict[tuple[SlotPool, ...], SlotQueue] = (
-            {} if self._common is None else {self._common.gates: self._common}
+            {} if self._common is None else {self._common.pools: self._common}
         )
         self._waiting = 0
         """Number of queued slots."""
         self._count = 0
 
-    def place(self, work: PreparedStep, then: Callable[[], None]) -> StepSlots | None:
+    def slots_of(self, work: PreparedStep, then: Callable[[], None]) -> StepSlots | None:
         """The slots of a step, not acquired yet; None if no limit applies.
 
         Args:
@@ -131,39 +131,39 @@ class RunConcurrency:
         step = work.step
         if step.kind != "node" or step.bypass is not None:  # groups hold no slots, but their nodes do
             return None
-        gates, line = () if self._common is None else self._common.gates, self._common
+        pools, line = () if self._common is None else self._common.pools, self._common
         if step.spec.limit is not None or step.type in self._types or step.spec.resource in self._resources:
-            gates = self._of(step, gates)
-            line = self._lines.get(gates)
+            pools = self._of(step, pools)
+            line = self._lines.get(pools)
             if line is None:
-                line = self._lines[gates] = SlotQueue(gates)
+                line = self._lines[pools] = SlotQueue(pools)
         if line is None:
             return None
         self._count += 1
         return StepSlots(self, line, self._count, then)
 
-    def take(self, place: StepSlots) -> bool:
+    def take(self, slots: StepSlots) -> bool:
         """Acquire it now, or queue for it."""
-        line = place.line
-        if line.has_room and (not line.queue or place.number < line.queue[0][0]):
-            self.hold(place)
+        line = slots.line
+        if line.has_room and (not line.queue or slots.number < line.queue[0][0]):
+            self.hold(slots)
             return True
         self._waiting += 1
-        heapq.heappush(line.queue, (place.number, id(place), place))
+        heapq.heappush(line.queue, (slots.number, id(slots), slots))
         return False
 
-    def hold(self, place: StepSlots) -> None:
+    def hold(self, slots: StepSlots) -> None:
         """Acquire it even without a free slot."""
-        place.is_held = True
-        for gate in place.line.gates:
-            gate.free -= 1
+        slots.is_held = True
+        for pool in slots.line.pools:
+            pool.free -= 1
 
-    def free(self, place: StepSlots) -> None:
+    def free(self, slots: StepSlots) -> None:
         """Release it, and start waiting steps."""
-        if place.is_held:
-            place.is_held = False
-            for gate in place.line.gates:
-                gate.free += 1
+        if slots.is_held:
+            slots.is_held = False
+            for pool in slots.line.pools:
+                pool.free += 1
             if self._waiting:
                 self._admit()
 
@@ -179,17 +179,17 @@ class RunConcurrency:
                     best = line
             if best is None:
                 return
-            _, _, place = heapq.heappop(best.queue)
+            _, _, slots = heapq.heappop(best.queue)
             self._waiting -= 1
-            self.hold(place)
-            place.then()
+            self.hold(slots)
+            slots.then()
 
     def _of(self, step: FlowStep, common: tuple[SlotPool, ...]) -> tuple[SlotPool, ...]:
-        gates = [*common]
+        pools = [*common]
         if (own := self._types.get(step.type)) is None and step.spec.limit is not None:
             own = self._types.setdefault(step.type, SlotPool(step.spec.limit))
         if own is not None:
-            gates.append(own)
+            pools.append(own)
         if step.spec.resource and (shared := self._resources.get(step.spec.resource)) is not None:
-            gates.append(shared)
-        return tuple(gates)
+            pools.append(shared)
+        return tuple(pools)

@@ -241,7 +241,7 @@ async def _stream(scope: SchedulerPart, number: int, work: PreparedStep, chunks:
     Once every reader has left and no step needs its other outputs, the node is stopped, because it might write forever.
     """
     channels = scope.streams.of(number)
-    rest = None if scope.run.gates is None else partial(scope.resting, number)
+    rest = None if scope.run.concurrency is None else partial(scope.resting, number)
     outputs = [key for key, slot in work.step.outputs.items() if slot.is_stream]
     path, count = scope.prefix + work.step.id, 0
     is_only_read = bool(channels) and scope.is_only_read(number)

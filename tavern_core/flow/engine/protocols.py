@@ -73,7 +73,7 @@ class RunPart(Protocol):
     around: NodeInterceptor | None
     cache: NodeCache | None
     answers: dict[str, Any]
-    gates: RunConcurrency | None
+    concurrency: RunConcurrency | None
     """Its limits, if it has any."""
     grace: float
     is_cancelled: bool

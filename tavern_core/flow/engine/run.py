@@ -130,9 +130,9 @@ class Run:
         self.around = beginning.around
         self._recorder = beginning.recorder
         self.grace = GRACE_S
-        self.gates: RunConcurrency | None = None
+        self.concurrency: RunConcurrency | None = None
         if options.concurrency is not None or options.types or options.resources or _has_limits(prepared):
-            self.gates = RunConcurrency(options.concurrency, options.types, options.resources)
+            self.concurrency = RunConcurrency(options.concurrency, options.types, options.resources)
         self.states: dict[str, NodeState] = {}
         self.errors: list[NodeError] = []
         self.started = 0.0

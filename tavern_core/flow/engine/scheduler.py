@@ -67,7 +67,7 @@ class Scheduler:
         out: Mapping[str, Channel] | None = None,
     ) -> None:  # fmt: skip
         self.run = run
-        self.gates = run.gates
+        self.concurrency = run.concurrency
         self.prepared = prepared
         self.prefix = prefix
         self.given = given
@@ -89,7 +89,7 @@ class Scheduler:
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._began: dict[int, float] = {}
         """Steps that run → since when."""
-        self._places: dict[int, StepSlots] = {}
+        self._slots: dict[int, StepSlots] = {}
         self._admitted: set[int] = set()
         self._threads: dict[int, list[Future[Any]]] = {}
         self._recalled: set[int] = set()
@@ -241,8 +241,8 @@ class Scheduler:
             if self._wanted[number] and self.outputs[number] is None and number not in self.failed:
                 self.run.settle("interrupted", self.prefix + work.step.id, self._began.get(number, 0.0))
         self.streams.end_all(asyncio.CancelledError())
-        for place in self._places.values():
-            place.leave()
+        for slots in self._slots.values():
+            slots.leave()
 
     # One step ------------------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Scheduler:
             if inputs is None:
                 self._done(number, SKIPPED, "skipped")
                 return
-            if self.gates is not None and not self._has_place(number, work, self.gates):
+            if self.concurrency is not None and not self._has_slots(number, work, self.concurrency):
                 return  # it is queued, and returns
             if work.step.kind != "node" or work.step.bypass is not None:
                 self._start_special(number, work, inputs)
@@ -312,39 +312,39 @@ class Scheduler:
                 self.queue(writer)
         return True
 
-    def _has_place(self, number: int, work: PreparedStep, gates: RunConcurrency) -> bool:
+    def _has_slots(self, number: int, work: PreparedStep, concurrency: RunConcurrency) -> bool:
         if number in self._admitted:
             self._admitted.discard(number)
             return True
-        place = gates.place(work, partial(self._admit, number))
-        if place is None:
+        slots = concurrency.slots_of(work, partial(self._admit, number))
+        if slots is None:
             return True
-        self._places[number] = place
-        return place.gates.take(place)
+        self._slots[number] = slots
+        return concurrency.take(slots)
 
     def _rest_of(self, number: int) -> ReleaseSlots | None:
-        return None if self.gates is None else partial(self.resting, number)
+        return None if self.concurrency is None else partial(self.resting, number)
 
     @asynccontextmanager
     async def resting(self, number: int) -> AsyncIterator[None]:
         """While a step waits for other nodes, it releases its slots and blocks no stream."""
-        place = self._places.get(number)
-        if place is None:
+        slots = self._slots.get(number)
+        if slots is None:
             yield
         else:
-            async with place.resting():
+            async with slots.resting():
                 yield
 
     def hold_for(self, number: int, threads: list[Future[Any]]) -> None:
         """A step ends while its unstoppable code continues in threads: its slots are free when they have ended."""
         self._threads[number] = [thread for thread in threads if not thread.done()]
 
-    def _give_back(self, place: StepSlots, threads: Sequence[Future[Any]]) -> None:
+    def _give_back(self, slots: StepSlots, threads: Sequence[Future[Any]]) -> None:
         if threads:
             loop = self._loop
-            threads[-1].add_done_callback(lambda _: _call_on(loop, place.leave))
+            threads[-1].add_done_callback(lambda _: _call_on(loop, slots.leave))
         else:
-            place.leave()
+            slots.leave()
 
     def _ended(self, number: int, answer: Any, error: BaseException | None) -> None:
         """A step that had to wait is over."""
@@ -630,8 +630,8 @@ class Scheduler:
         self.busy -= 1
         step = work.step
         self.streams.end(number)
-        if self._places and (place := self._places.pop(number, None)) is not None:
-            self._give_back(place, self._threads.pop(number, ()))
+        if self._slots and (slots := self._slots.pop(number, None)) is not None:
+            self._give_back(slots, self._threads.pop(number, ()))
         if self._is_stopping:
             return
         left, wanted = self.left, self._wanted
