@@ -29,9 +29,9 @@ class AgentServices:
     pipeline: Pipeline
     flow: WorkflowServices
     state: State
-    sections: LazyContributions
+    contributions: LazyContributions
     reading: InternalOperation
-    """The operation that reads on in a long result."""
+    """The operation that returns further parts of a long result."""
     names: KnownNames
 
     @property

@@ -62,16 +62,16 @@ MOST_TASK: Final = 1_000_000
 class Agents:
     """The agents of one host."""
 
-    def __init__(self, parts: AgentServices, wait: Callable[[Any], Any]) -> None:
-        self._parts = parts
+    def __init__(self, services: AgentServices, wait: Callable[[Any], Any]) -> None:
+        self._services = services
         self._wait = wait
-        self._prompts = PromptBuilder(parts.catalogue, parts.state.knowledge, parts.names)
+        self._prompts = PromptBuilder(services.catalogue, services.state.knowledge, services.names)
         self._process = secrets.token_hex(8)
         self._has_entered = False
         self._tasks: set[asyncio.Task[AgentOutcome]] = set()
         self._runs = AgentRuns(
-            parts.base.home / "agents.sqlite", masking(parts.base.known_secrets), self._process, parts.state.records.is_present,
-            parts.base.diagnostics.of_damage("earlier runs of agents are lost"),
+            services.base.home / "agents.sqlite", masking(services.base.known_secrets), self._process, services.state.records.is_present,
+            services.base.diagnostics.of_damage("earlier runs of agents are lost"),
         )  # fmt: skip
 
     # Running -------------------------------------------------------------------------------------------------------------
@@ -120,14 +120,14 @@ class Agents:
         caller = caller_of(context)
         resolved, name = await self._resolved(profile)
         limits = budget_of(resolved.written.budget, budget)
-        chosen = resolved.written.model_name if model is None else self._parts.flow.models.name_of(model)
+        chosen = resolved.written.model_name if model is None else self._services.flow.models.name_of(model)
         price, window = await self._priced(resolved, chosen, limits)
         run = f"agent-{secrets.token_hex(8)}"
         agent = agent_context(resolved, name, caller, limits, run)
         prompt = await self._prompt(resolved, agent, text, window)
         tools = [*map(dict, prompt.tools)]
         if resolved.written.calling != "tam":
-            tools.append(export_tool(self._parts.reading.spec, "openai"))
+            tools.append(export_tool(self._services.reading.spec, "openai"))
         window = max(window - sum(map(tokens_of_schema, tools)), 1)
         facts = {
             "profile": resolved.written.model_dump(mode="json"), "given": name, "model": chosen, "budget": limits.model_dump(),
@@ -189,7 +189,7 @@ class Agents:
             raise UsageError(f"{run_id} is {record.state}", hint="only a run that is not done can be resumed")
         resolved, name = await self._resolved(facts["given"], AgentProfile.model_validate(facts["profile"]))
         limits = budget_of(AgentBudget.model_validate(facts["budget"]), budget)
-        chosen = facts["model"] if model is None else self._parts.flow.models.name_of(model)
+        chosen = facts["model"] if model is None else self._services.flow.models.name_of(model)
         price, _ = await self._priced(resolved, chosen, limits)
         playback = Playback(record.events)
         _check_answers(run_id, given, playback.waiting_for)
@@ -209,7 +209,7 @@ class Agents:
 
     def profiles(self) -> builtins.list[str]:
         """The names of the agent profiles, sorted."""
-        return self._parts.catalogue.profiles.written.names()
+        return self._services.catalogue.profiles.written.names()
 
     def check(self, name: str) -> tuple[Finding, ...]:
         """What is odd about a profile and its fields, as far as that is known without activating plugins.
@@ -217,12 +217,12 @@ class Agents:
         Raises:
             ProfileInvalid: there is no such profile, or it cannot be used (PROFILE_INVALID).
         """
-        parts = self._parts
-        written, odd = parts.catalogue.profiles.written.get(name)
+        services = self._services
+        written, odd = services.catalogue.profiles.written.get(name)
         tools = dict.fromkeys(canonical(item.strip()) for item in written.tool_ids_inventory)
         profile = Profile(written.name, tuple(tools), written=written)
-        fields = read_fields(profile, parts.names.inactive(), parts.state.knowledge)
-        by_code = {field for field, section in _BY_CODE.items() if parts.sections.inactive(section)}
+        fields = read_fields(profile, services.names.inactive(), services.state.knowledge)
+        by_code = {field for field, section in _BY_CODE.items() if services.contributions.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
         return (*odd, *usable_wire_names(written, tools, canonical)[1], *found)
 
@@ -249,7 +249,7 @@ class Agents:
         limits = AgentBudget.model_validate(facts["budget"]).model_copy(update={"seconds": None, "money": None})
         agent = agent_context(resolved, name, acting, limits, run_id)
         about = _about(record, resolved, agent, None)
-        return await replay_run(self._parts, about, record, limits, self._runs.mask)
+        return await replay_run(self._services, about, record, limits, self._runs.mask)
 
     def replay_sync(self, run_id: str, **options: Any) -> AgentReplay:
         """`replay` for code without an event loop."""
@@ -263,7 +263,7 @@ class Agents:
             ProfileInvalid: there is no such profile, or its template does not fit (PROFILE_INVALID).
         """
         resolved, name = await self._resolved(profile)
-        await self._parts.lifecycle.wake("llms")  # a model of an inactive plugin is not missing
+        await self._services.lifecycle.wake("llms")  # a model of an inactive plugin is not missing
         agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
         window = resolved.written.context_tokens
         return await self._prompt(resolved, agent, task, window)
@@ -281,7 +281,7 @@ class Agents:
         if mine:
             await asyncio.wait(mine)
         if self._has_entered:
-            self._parts.state.records.leave(self._process)
+            self._services.state.records.leave(self._process)
         self._runs.close()
 
     # Parts of these --------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Agents:
         price: Price | None,
         answers: Mapping[str, Any] | None = None,
     ) -> AgentHandle:
-        recorder = self._parts.base.recorder
+        recorder = self._services.base.recorder
         events = RunEvents(about.run, self._runs, recorder, playback.seq)
         spending = BudgetTracker(limits, price, Clock(playback.seconds))
         if answers is not None:
@@ -303,7 +303,7 @@ class Agents:
         if answers:
             events.record("given", {"answers": dict(answers)})
             playback.given |= answers
-        loop = AgentLoop(self._parts, about, playback, spending, events)
+        loop = AgentLoop(self._services, about, playback, spending, events)
         recorder.note(AGENT_STARTED, {
             "run": about.run, "profile": about.profile.name, "model": about.model, **about.context.whose(),
             "resumed": answers is not None,
@@ -342,12 +342,14 @@ class Agents:
             events.end()
         data = outcome.to_json()
         names = ("state", "reason", "code", "steps", "calls", "usage", "cost", "currency", "seconds")
-        self._parts.base.recorder.note(AGENT_FINISHED, {"run": outcome.run_id, **{name: data[name] for name in names}})
+        self._services.base.recorder.note(
+            AGENT_FINISHED, {"run": outcome.run_id, **{name: data[name] for name in names}}
+        )
 
     async def _prompt(self, profile: Profile, agent: CallContext, task: str, window: int) -> AgentPrompt:
         """The prompt with which a run begins: that of the profile, and how long results are read. It has half of the window."""
         assert agent.profile is not None
-        closing = sentence("long_results", self._parts.language(profile))
+        closing = sentence("long_results", self._services.language(profile))
         build, most = self._prompts.build, max(window // 2, 1)
         return await asyncio.to_thread(build, agent.profile, task, agent, max_tokens=most, closing=closing)
 
@@ -357,21 +359,21 @@ class Agents:
         Args:
             known: its content, for a profile that a program had given.
         """
-        parts = self._parts
+        services = self._services
         if isinstance(given, Profile):
             given = given.written
         if isinstance(given, PathLike):
             given = str(given)
         if isinstance(given, str) and not (
-            known is not None and "@" in given and not parts.catalogue.profiles.written.has(given)
+            known is not None and "@" in given and not services.catalogue.profiles.written.has(given)
         ):
-            is_file = given.endswith(".json") and not parts.catalogue.profiles.written.has(given)
+            is_file = given.endswith(".json") and not services.catalogue.profiles.written.has(given)
             name = str(Path(given).absolute()) if is_file else given
-            return await parts.catalogue.profiles.resolved(name), name
-        name = parts.catalogue.profiles.written.lend(
-            *parts.catalogue.profiles.written.get(known if known is not None else given)
+            return await services.catalogue.profiles.resolved(name), name
+        name = services.catalogue.profiles.written.lend(
+            *services.catalogue.profiles.written.get(known if known is not None else given)
         )
-        return await parts.catalogue.profiles.resolved(name), name
+        return await services.catalogue.profiles.resolved(name), name
 
     async def _priced(self, profile: Profile, model: str, limits: AgentBudget) -> tuple[Price | None, int]:
         """The price of the model, and the tokens of a request at most. Raises ToolFailed, UsageError."""
@@ -380,15 +382,15 @@ class Agents:
             check_price(limits, None, name)
             return None, window
         await self._wake_model(model)
-        found = self._parts.flow.models.find(model)
+        found = self._services.flow.models.find(model)
         price, own = price_of(found), getattr(found, "context_tokens", None)
         check_price(limits, price, model)
         return price, min(window, own) if type(own) is int and own > 0 else window
 
     async def _wake_model(self, model: str) -> None:
         """Activate the plugins that contribute language models."""
-        if not model or await self._parts.sections.one("llms", model) is None:
-            await self._parts.lifecycle.wake("llms")
+        if not model or await self._services.contributions.one("llms", model) is None:
+            await self._services.lifecycle.wake("llms")
 
     def _found(self, run_id: str, context: CallContext | None) -> StoredAgentRun:
         caller = caller_of(context)
@@ -396,7 +398,7 @@ class Agents:
 
     def _enter(self) -> None:
         if not self._has_entered:
-            self._parts.state.records.enter(self._process)
+            self._services.state.records.enter(self._process)
             self._has_entered = True
 
 

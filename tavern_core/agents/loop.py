@@ -57,18 +57,18 @@ class AgentLoop:
     """
 
     def __init__(
-        self, parts: AgentServices, task: AgentTask, playback: Playback, spending: BudgetTracker, events: RunListener
+        self, services: AgentServices, task: AgentTask, playback: Playback, spending: BudgetTracker, events: RunListener
     ) -> None:
-        self._parts = parts
+        self._services = services
         self._task = task
         self._playback = playback
         self._spending = spending
         self._events = events
         self._record = events.record
-        self._language = parts.language(task.profile)
+        self._language = services.language(task.profile)
         self._written = task.profile.written
-        self._calls = ToolCalls(parts, task, playback, spending, events)
-        self._requests = AgentModelRequests(parts, task, playback)
+        self._calls = ToolCalls(services, task, playback, spending, events)
+        self._requests = AgentModelRequests(services, task, playback)
         self._repetition = Repetition()
         self._tools_size = sum(map(tokens_of_schema, task.tools))
         self.messages: list[Message] = []
@@ -202,7 +202,7 @@ class AgentLoop:
     def _listener(self, on_piece: Callable[[str], object] = lambda piece: None) -> AnswerReader:
         reads = self._written.calling != "native"
         return AnswerReader(
-            self._parts.base.config.tam, many_blocks=self._written.many_blocks, reads_blocks=reads, on_piece=on_piece
+            self._services.base.config.tam, many_blocks=self._written.many_blocks, reads_blocks=reads, on_piece=on_piece
         )
 
     # Acting ------------------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class AgentLoop:
             raise PlaybackEnds
         begin, end = plan.turns
         if known is None:
-            mask = masking(self._parts.base.known_secrets)
+            mask = masking(self._services.base.known_secrets)
             items = [self._calls.keep(mask(self.messages[at]["content"]), f"message-{at}.txt") for at in plan.results]
             if end > begin:
                 items.append(self._calls.keep(mask(as_text(self.messages[begin:end])), f"messages-{begin}-{end}.txt"))

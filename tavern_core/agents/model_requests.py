@@ -39,8 +39,8 @@ class AgentTask:
 class AgentModelRequests:
     """Asks for the next answer of an agent."""
 
-    def __init__(self, parts: AgentServices, task: AgentTask, playback: Playback) -> None:
-        self._parts = parts
+    def __init__(self, services: AgentServices, task: AgentTask, playback: Playback) -> None:
+        self._services = services
         self._task = task
         self._playback = playback
         self._written = task.profile.written
@@ -61,7 +61,7 @@ class AgentModelRequests:
         if self._task.tools:
             options["tools"] = [dict(tool) for tool in self._task.tools]
         purpose = f"run {self._task.run} step {step}"
-        return await self._parts.flow.models.ask(
+        return await self._services.flow.models.ask(
             self._task.model, messages, options, self._task.asking, purpose, on_text=on_text
         )
 
@@ -100,7 +100,7 @@ class AgentModelRequests:
 
     async def _decided(self, name: str, inputs: Mapping[str, Any]) -> RunResult:
         """The result of the workflow, or of the run of it that waited for a person; it is left when it asks one."""
-        workflows, context, before = self._parts.flow.workflows, self._task.context, self._playback.waiting_for
+        workflows, context, before = self._services.flow.workflows, self._task.context, self._playback.waiting_for
         if before is not None and before["kind"] == "workflow":
             self._playback.waiting_for = None
             asked = [question["id"] for question in before["questions"]]

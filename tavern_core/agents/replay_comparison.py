@@ -57,12 +57,12 @@ class _Comparison:
 
 
 async def replay_run(
-    parts: AgentServices, about: AgentTask, record: AgentRecord, limits: AgentBudget, mask: Callable[[Any], Any]
+    services: AgentServices, about: AgentTask, record: AgentRecord, limits: AgentBudget, mask: Callable[[Any], Any]
 ) -> AgentReplay:
     """Run the loop over a record."""
     playback = Playback(record.events, is_final=True)
     comparison = _Comparison(playback, mask)
-    loop = AgentLoop(parts, about, playback, BudgetTracker(limits, None, Clock()), comparison)
+    loop = AgentLoop(services, about, playback, BudgetTracker(limits, None, Clock()), comparison)
     outcome = await loop.run()
     unseen, differences = sorted(playback.replies.keys() - comparison.seen), comparison.differences
     differences += [f"step {step}: the replay does not reach it" for step in unseen]

@@ -66,15 +66,15 @@ class ToolCalls:
     """Makes the calls of one run, within its time."""
 
     def __init__(
-        self, parts: AgentServices, task: AgentTask, playback: Playback, spending: BudgetTracker, events: RunListener
+        self, services: AgentServices, task: AgentTask, playback: Playback, spending: BudgetTracker, events: RunListener
     ) -> None:
-        self._parts = parts
+        self._services = services
         self._run = task.run
         self._purpose = f"run {task.run}: {fold_lines(task.task, _PURPOSE_CHARS)}"
         self._playback = playback
         self._context = task.context
         self._schemas = task.tools
-        self._language = language = parts.language(task.profile)
+        self._language = language = services.language(task.profile)
         self._record = events.record
         self._within = spending.within
         self._step = self._next = self._foreseen = self._running = 0
@@ -84,8 +84,8 @@ class ToolCalls:
         """The calls of this step, in the order of their numbers."""
         self.unread: list[Mapping[str, Any]] = []
         """The native calls of this step that could not be read, for the record."""
-        config = parts.base.config
-        self._transcript = Transcript(parts.catalogue.tools, _Finder(parts), config.tam, self, language)
+        config = services.base.config
+        self._transcript = Transcript(services.catalogue.tools, _Finder(services), config.tam, self, language)
 
     @property
     def drawn(self) -> int:
@@ -143,11 +143,13 @@ class ToolCalls:
 
     def _reader(self) -> str:
         """The wire name of the reading tool."""
-        return str(export_tool(self._parts.reading.spec, "openai")["function"]["name"])
+        return str(export_tool(self._services.reading.spec, "openai")["function"]["name"])
 
     def _read(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
         try:
-            tool = READ_RESULT if call.name == self._reader() else self._parts.catalogue.descriptions.tool_id(call.name)
+            tool = (
+                READ_RESULT if call.name == self._reader() else self._services.catalogue.descriptions.tool_id(call.name)
+            )
         except ToolNotFound as error:
             hint = did_you_mean(call.name, [tool["function"]["name"] for tool in self._schemas])
             raise ToolNotFound(
@@ -165,7 +167,7 @@ class ToolCalls:
 
     async def _reads(self, tool: str) -> bool:
         try:
-            return (await _Finder(self._parts).find(tool, self._context)).spec.read_only
+            return (await _Finder(self._services).find(tool, self._context)).spec.read_only
         except TavernError:
             return False  # the call itself reports it
 
@@ -195,8 +197,8 @@ class ToolCalls:
         if at not in self._playback.calls:
             begun = {"tool": tool, "arguments": dict(arguments), "key": asked.key}
             self._record("call", {"step": step, "index": number, **begun})
-        which: Any = self._parts.reading if tool == READ_RESULT else tool
-        mode, run = self._parts.base.mode, self._parts.pipeline.run
+        which: Any = self._services.reading if tool == READ_RESULT else tool
+        mode, run = self._services.base.mode, self._services.pipeline.run
         # The key makes a call that was begun by a process that ended: never made twice, unless it is harmless.
         self._running += 1
         result = await self._within(run(mode, which, arguments, asked.context, self._purpose, asked.key, DOOR))
@@ -231,7 +233,7 @@ class ToolCalls:
 
     def keep(self, text: str, name: str) -> str:
         """Store a text that the agent may read again, which may hold anything that it has read; returns its address."""
-        store, read = self._parts.state.artifacts, tuple(self._context.ledger.content_read.sources)
+        store, read = self._services.state.artifacts, tuple(self._context.ledger.content_read.sources)
         return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
     async def preview_call(
@@ -245,10 +247,12 @@ class ToolCalls:
             return None if known is None else _error(known)
         if self._playback.is_final:
             raise PlaybackEnds
-        pipeline = self._parts.pipeline
+        pipeline = self._services.pipeline
         if tool == READ_RESULT:
             return None
-        error = await pipeline.call_preview.preview_call(self._parts.base.mode, tool, arguments, context, earlier, DOOR)
+        error = await pipeline.call_preview.preview_call(
+            self._services.base.mode, tool, arguments, context, earlier, DOOR
+        )
         if error is not None and (data := _waiting_for(failure(error), tool, self._run)) is not None:
             raise PersonRequired(data)
         said = None if error is None else ToolError.of(error).to_json()
@@ -259,7 +263,7 @@ class ToolCalls:
         """The result of a block that was not run, recorded; not again in a replay."""
         if self._playback.is_final:
             return result
-        return self._parts.pipeline.conclusion.refused(command, context, result, DOOR)
+        return self._services.pipeline.conclusion.refused(command, context, result, DOOR)
 
     def answers(self, calls: Sequence[ModelCall], results: Sequence[ToolResult]) -> list[dict[str, Any]]:
         """The messages that answer native calls."""
@@ -269,7 +273,7 @@ class ToolCalls:
         ]
 
     def _answer(self, result: ToolResult) -> str:
-        named = self._parts.catalogue.descriptions.callable_name
+        named = self._services.catalogue.descriptions.callable_name
         return text_of(result, self._language, lambda tool: named(tool, self._context))
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
@@ -281,9 +285,9 @@ class ToolCalls:
 class _Finder:
     """Finds tools for an agent: the host's, and the one that reads long results."""
 
-    def __init__(self, parts: AgentServices) -> None:
-        self._compiler = compiler = parts.pipeline.compiler
-        self._reading = parts.reading
+    def __init__(self, services: AgentServices) -> None:
+        self._compiler = compiler = services.pipeline.compiler
+        self._reading = services.reading
         self.language, self.prepare = compiler.language, compiler.prepare
 
     async def find(self, written: str, context: CallContext | None) -> CallPlan:

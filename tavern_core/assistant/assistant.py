@@ -46,7 +46,7 @@ class Assistant:
         self._flow = flow
         self._tool = tool
         self._language = language
-        self._trial = DryRunner(flow)
+        self._dry_runner = DryRunner(flow)
 
     async def propose(
         self,
@@ -84,9 +84,9 @@ class Assistant:
         requests = ModelRequests(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}"
         )
-        trial = self._trial if dry_run else None
-        drafting = ProposalBuilder(self._flow, request, before, requests, trial, self.language_of(request))
-        return await drafting.proposal(plan, rounds)
+        dry_runner = self._dry_runner if dry_run else None
+        builder = ProposalBuilder(self._flow, request, before, requests, dry_runner, self.language_of(request))
+        return await builder.proposal(plan, rounds)
 
     async def apply(
         self, proposal: Proposal, to: str | Path | WorkflowSession = "", *, session: WorkflowSession | None = None

@@ -51,12 +51,12 @@ class ProposalBuilder:
         request: str,
         before: Workflow,
         requests: ModelRequests,
-        trial: DryRunner | None,
+        dry_runner: DryRunner | None,
         language: Language,
     ) -> None:
         self._flow = flow
         self._request, self._before = request, before
-        self._requests, self._trial = requests, trial
+        self._requests, self._dry_runner = requests, dry_runner
         self._language = language
         self._tokens = prompt_tokens(requests.context_tokens)
         self._seed = zlib.crc32(f"{request}\n{before.rev}".encode("utf-8", "replace"))
@@ -140,8 +140,8 @@ class ProposalBuilder:
         warnings += [problem for problem in lacks if (problem.code, problem.pointer) not in said]
         warnings = completeness_warnings(warnings, outcome.workflow, needs, self._flow.nodes.find)
         tried = None
-        if self._trial is not None:
-            tried = await self._trial.run(outcome.workflow, self._requests.context)
+        if self._dry_runner is not None:
+            tried = await self._dry_runner.run(outcome.workflow, self._requests.context)
             warnings += tried.problems
         warnings = [_under_names(problem, names) for problem in warnings]
         return PatchVerdict(CheckedPatch(outcome, tried), warnings, await self._definitions(warnings))

@@ -36,7 +36,7 @@ class PreparedBox:
 def confine(
     policy: BoxPolicy,
     *,
-    begun: PreparedBox | None = None,
+    prepared: PreparedBox | None = None,
     asking: Callable[[int], None] | None = None,
 ) -> tuple[str, ...]:
     """Apply the layers to this process and to everything that it starts. This cannot be undone.
@@ -48,7 +48,7 @@ def confine(
     Args:
         asking: called with the descriptor on which the host decides about writes in granted places (`write_broker.py`), if it
             decides; without it, the box itself may write everything around protected entries.
-        begun: prepared for this policy by the process that has just forked this one, which has one thread then.
+        prepared: for this policy by the process that has just forked this one, which has one thread then.
 
     Returns:
         The names of the applied layers (`LAYERS`); empty for level ``none``.
@@ -59,16 +59,16 @@ def confine(
     """
     if policy.level == "none":
         return ()
-    if begun is None:
+    if prepared is None:
         require_one_thread()
-    return apply_layers(policy, _steps(policy, begun, asking))[0]
+    return apply_layers(policy, _steps(policy, prepared, asking))[0]
 
 
 def _steps(
-    policy: BoxPolicy, begun: PreparedBox | None, asking: Callable[[int], None] | None
+    policy: BoxPolicy, prepared: PreparedBox | None, asking: Callable[[int], None] | None
 ) -> list[tuple[str, Callable[[], None]]]:
     """The layers, and what applies each, in the order in which they allow each other."""
-    rules = None if begun is None else begun.rules
+    rules = None if prepared is None else prepared.rules
     asks = asking is not None and judges(policy)
 
     def filter_calls() -> None:

@@ -155,7 +155,7 @@ class WriteBroker:
 
     def __init__(self, listener: int, policy: BoxPolicy) -> None:
         self._listener = listener
-        self._judge = PathChecker(policy)
+        self._checker = PathChecker(policy)
         self._calls = {number: name for name in CALLS if (number := NUMBERS[name][_COLUMN]) is not None}
 
     def begin(self) -> None:
@@ -182,7 +182,7 @@ class WriteBroker:
         value, error, flags = 0, 0, 0
         with contextlib.ExitStack() as opened:
             try:
-                call = _SystemCall(id_, pid, arguments, self._listener, self._judge, opened)
+                call = _SystemCall(id_, pid, arguments, self._listener, self._checker, opened)
                 action, places = CALLS[self._calls[number]]
                 file = getattr(call, action)(*places)
                 if file is not None:
@@ -220,11 +220,11 @@ class _SystemCall:
         pid: int,
         arguments: tuple[int, ...],
         listener: int,
-        judge: PathChecker,
+        checker: PathChecker,
         opened: contextlib.ExitStack,
     ) -> None:
         self._id, self._pid, self._arguments, self._listener = id_, pid, arguments, listener
-        self._judge, self._opened = judge, opened
+        self._checker, self._opened = checker, opened
         try:
             self._memory = self._open(f"/proc/{pid}/mem", os.O_RDONLY)
             fcntl.ioctl(
@@ -299,7 +299,7 @@ class _SystemCall:
         self._between(source, target)
         if flags & ~1 & ~_EXCHANGE:
             raise OSError(errno.EINVAL, "")
-        if flags & _EXCHANGE and not (self._judge.is_granted(source.path) and self._judge.is_granted(target.path)):
+        if flags & _EXCHANGE and not (self._checker.is_granted(source.path) and self._checker.is_granted(target.path)):
             raise OSError(errno.EXDEV, "")
         if not flags:
             os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
@@ -320,21 +320,21 @@ class _SystemCall:
 
     def _between(self, source: _FolderEntry, target: _FolderEntry) -> None:
         """Check both ends; only a file may be moved from or to the box's private places, where a folder may contain any names."""
-        judge = self._judge
-        if not (judge.is_granted(source.path) or judge.is_granted(target.path)):
+        checker = self._checker
+        if not (checker.is_granted(source.path) or checker.is_granted(target.path)):
             raise _CallContinues
         for place in (source, target):
-            if not judge.is_own(place.path):
+            if not checker.is_own(place.path):
                 self._allowed(place, whole=True)
-        if judge.is_own(source.path) and not judge.is_own(target.path):
+        if checker.is_own(source.path) and not checker.is_own(target.path):
             mode = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False).st_mode
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EXDEV, "")  # the program then copies it, name by name
 
     def _allowed(self, place: _FolderEntry, *, whole: bool = False) -> _FolderEntry:
-        if not self._judge.is_granted(place.path):
+        if not self._checker.is_granted(place.path):
             raise _CallContinues
-        if not self._judge.may(place.path, whole=whole):
+        if not self._checker.may(place.path, whole=whole):
             raise OSError(errno.EACCES, "")
         return place
 

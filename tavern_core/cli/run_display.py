@@ -69,20 +69,20 @@ def finished(session: CliSession, result: RunResult, *, only: str = "") -> None:
 
 async def through(session: CliSession, handle: RunHandle, title: str) -> RunResult:
     """Run to the end, showing nodes and asking questions on the terminal; without one, the run stays waiting for answers."""
-    asker = QuestionPrompter(handle)
+    prompter = QuestionPrompter(handle)
     try:
         with RunTree(session, title) as tree:
             async for event in handle.events():
                 tree.see(event)
-                asker.look()
-            asker.close()
+                prompter.look()
+            prompter.close()
         result: RunResult = await handle
         return result
     except BaseException:
         handle.cancel()
         raise
     finally:
-        asker.close()
+        prompter.close()
 
 
 def complete_run(kept: StoredRun, record: RunRecord) -> RunResult:

@@ -246,10 +246,10 @@ def _jobs(
     return running, new, Jobs(running, new, stored, compiler)
 
 
-def _contribute(parts: ServiceBackends, tables: HostRegistries) -> None:
+def _contribute(backends: ServiceBackends, tables: HostRegistries) -> None:
     """What the host itself contributes, as plugins do: its services, and the language models of tavern.yaml."""
-    base, flow = parts.base, parts.flow
-    tables.contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
+    base, flow = backends.base, backends.flow
+    tables.contributions.add_all("core-flows", {"services": core_services(backends)}, source="builtin")
     if base.config.llms:
         from tavern_core.host.configured_llms import configured_llms
 

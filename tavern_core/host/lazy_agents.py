@@ -20,11 +20,11 @@ def prompts_of(host: Host) -> PromptBuilder:
 
 def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
     """`tavern.agents`."""
-    parts = AgentServices(
+    services = AgentServices(
         host.catalogue, host.calls.pipeline, host.flow, host.state, host.plugins.sections,
         reading_tool(host.state.artifacts), _names(host),
     )  # fmt: skip
-    return Agents(parts, wait)
+    return Agents(services, wait)
 
 
 def _names(host: Host) -> KnownNames:

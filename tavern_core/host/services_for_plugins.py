@@ -45,14 +45,14 @@ class ServiceBackends:
     pipeline: Pipeline
 
 
-def core_services(parts: ServiceBackends) -> dict[str, Service]:
+def core_services(backends: ServiceBackends) -> dict[str, Service]:
     """Name → service, registered before any plugin is active."""
 
     def made(
         name: str, kind: Callable[[ServiceBackends, ServiceUser], Any], interface: type, description: str
     ) -> Service:
         return Service(
-            name, kind(parts, HOST), interface, description=description, for_plugin=lambda user: kind(parts, user)
+            name, kind(backends, HOST), interface, description=description, for_plugin=lambda user: kind(backends, user)
         )
 
     services = (
@@ -87,8 +87,8 @@ def caller_of(user: ServiceUser) -> CallContext | None:
 
 
 class _PluginService:
-    def __init__(self, parts: ServiceBackends, user: ServiceUser) -> None:
-        self._parts, self._user = parts, user
+    def __init__(self, backends: ServiceBackends, user: ServiceUser) -> None:
+        self._backends, self._user = backends, user
 
     @property
     def _caller(self) -> CallContext | None:
@@ -97,22 +97,22 @@ class _PluginService:
 
 class _Tools(_PluginService):
     def list(self, profile: str | None = None) -> list[dict[str, Any]]:
-        return [spec.to_json() for spec in self._parts.tools.list(profile, context=self._caller)]
+        return [spec.to_json() for spec in self._backends.tools.list(profile, context=self._caller)]
 
     def get(self, tool: str) -> dict[str, Any] | None:
         try:
-            return self._parts.tools.known(tool).to_json()
+            return self._backends.tools.known(tool).to_json()
         except ToolNotFound:
             return None
 
     def search(self, query: str, limit: int = 20) -> builtins.list[dict[str, Any]]:
-        return [spec.to_json() for spec in self._parts.tools.search(query, limit=limit, context=self._caller)]
+        return [spec.to_json() for spec in self._backends.tools.search(query, limit=limit, context=self._caller)]
 
     def why(self, tool: str) -> dict[str, Any]:
-        return self._parts.tools.why(tool, context=self._caller).to_json()
+        return self._backends.tools.why(tool, context=self._caller).to_json()
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
-        run, mode = self._parts.pipeline.run, self._parts.base.mode
+        run, mode = self._backends.pipeline.run, self._backends.base.mode
         result = await run(mode, tool, arguments, self._caller, purpose, None, "plugin")
         return result.to_json()
 
@@ -122,28 +122,28 @@ class _Nodes(_PluginService):
         words = query.casefold().split()
         return [
             spec.to_json()
-            for spec in self._parts.flow.nodes.known()
+            for spec in self._backends.flow.nodes.known()
             if spec.category == (category or spec.category) and has_words(spec, words)
         ]
 
     def get(self, node_type: str) -> dict[str, Any] | None:
-        found = self._parts.flow.nodes.find(node_type)
+        found = self._backends.flow.nodes.find(node_type)
         return None if found is None else found.to_json()
 
     async def retrieve(
         self, request: str, plan: Sequence[str] = (), workflow: Any = None, limit: int = 20
     ) -> builtins.list[dict[str, Any]]:
-        found = await self._parts.flow.nodes.retrieved(request, plan=plan, workflow=workflow, limit=limit)
+        found = await self._backends.flow.nodes.retrieved(request, plan=plan, workflow=workflow, limit=limit)
         return [match.to_json() for match in found]
 
 
 class _Workflows(_PluginService):
     def list(self) -> list[dict[str, Any]]:
         found = []
-        for id_, source in self._parts.flow.workflows.workflow_files.list().items():
+        for id_, source in self._backends.flow.workflows.workflow_files.list().items():
             row = {"id": id_, "name": id_, "description": "", "plugin": source.plugin or None}
             try:
-                workflow = self._parts.flow.workflows.workflow_files.open(source)
+                workflow = self._backends.flow.workflows.workflow_files.open(source)
                 row |= {"name": workflow.name or id_, "description": workflow.description}
             except TavernError as error:
                 row["error"] = error.message
@@ -152,17 +152,17 @@ class _Workflows(_PluginService):
 
     def get(self, workflow: str) -> dict[str, Any] | None:
         try:
-            return dict(self._parts.flow.workflows.workflow_files.get(workflow).raw)
+            return dict(self._backends.flow.workflows.workflow_files.get(workflow).raw)
         except WorkflowNotFound:
             return None
 
     async def check(self, workflow: str) -> builtins.list[dict[str, Any]]:
-        return [problem.to_json() for problem in await self._parts.flow.workflows.checked(workflow)]
+        return [problem.to_json() for problem in await self._backends.flow.workflows.checked(workflow)]
 
     async def run(self, workflow: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         from tavern_core.kernel.nodes.json_values import to_plain
 
-        result = await self._parts.flow.workflows.run(workflow, inputs, context=self._caller)
+        result = await self._backends.flow.workflows.run(workflow, inputs, context=self._caller)
         return {
             "runId": result.run_id,
             "state": result.state,
@@ -172,27 +172,29 @@ class _Workflows(_PluginService):
 
     def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
         self._judge_change()
-        return dict(self._parts.flow.workflows.save(workflow, content).raw)
+        return dict(self._backends.flow.workflows.save(workflow, content).raw)
 
     def project(self, workflow: str | Mapping[str, Any]) -> dict[str, Any] | None:
         from tavern_core.flow.compiled_workflow_cache import as_workflow
         from tavern_core.flow.patching import projected_workflow
 
         try:
-            return projected_workflow(as_workflow(_named(workflow), self._parts.flow.workflows.workflow_files))
+            return projected_workflow(as_workflow(_named(workflow), self._backends.flow.workflows.workflow_files))
         except WorkflowNotFound:
             return None
 
     async def try_patch(
         self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None
     ) -> dict[str, Any]:
-        return _outcome(await self._parts.flow.workflows.patched(_named(workflow), operations, seed=seed, dry_run=True))
+        return _outcome(
+            await self._backends.flow.workflows.patched(_named(workflow), operations, seed=seed, dry_run=True)
+        )
 
     async def patch(
         self, workflow: str, operations: Sequence[Mapping[str, Any]], rev: int | None = None
     ) -> dict[str, Any]:
         self._judge_change()
-        return _outcome(await self._parts.flow.workflows.patched(_named(workflow), operations, rev=rev))
+        return _outcome(await self._backends.flow.workflows.patched(_named(workflow), operations, rev=rev))
 
     def _judge_change(self) -> None:
         """Refuse a change without approval after untrusted content was read. Raises PolicyDenied (POLICY_DENIED)."""
@@ -218,53 +220,53 @@ def _outcome(outcome: PatchOutcome) -> dict[str, Any]:
 
 class _Jobs(_PluginService):
     def list(self, status: str = "", limit: int = 100) -> list[dict[str, Any]]:
-        found = self._parts.jobs.list(status=status, context=self._caller, most=limit)
+        found = self._backends.jobs.list(status=status, context=self._caller, most=limit)
         return [job.to_json() for job in found]
 
     def get(self, job: str) -> dict[str, Any]:
-        return self._parts.jobs.find(job, context=self._caller).to_json()
+        return self._backends.jobs.find(job, context=self._caller).to_json()
 
     def result(self, job: str) -> dict[str, Any]:
-        return self._parts.jobs.result(job, context=self._caller).to_json()
+        return self._backends.jobs.result(job, context=self._caller).to_json()
 
     async def start(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
-        job = await self._parts.jobs.start(tool, arguments, context=self._caller, purpose=purpose)
+        job = await self._backends.jobs.start(tool, arguments, context=self._caller, purpose=purpose)
         return job.to_json()
 
     def cancel(self, job: str) -> bool:
-        return self._parts.jobs.cancel(job, context=self._caller)
+        return self._backends.jobs.cancel(job, context=self._caller)
 
     def answer(self, job: str, value: Any, question: str = "") -> bool:
-        return self._parts.jobs.answer(job, value, question, context=self._caller)
+        return self._backends.jobs.answer(job, value, question, context=self._caller)
 
 
 class _Resources(_PluginService):
     def changed(self, uri: str) -> None:
         data = {"uri": str(uri)[:2_000]}
-        self._parts.base.recorder.show(RESOURCE_CHANGED, data, plugin=self._user.plugin)
+        self._backends.base.recorder.show(RESOURCE_CHANGED, data, plugin=self._user.plugin)
 
 
 class _Knowledge(_PluginService):
     def list(self) -> list[dict[str, Any]]:
-        bases = map(self._parts.knowledge.get, self._parts.knowledge.names())
+        bases = map(self._backends.knowledge.get, self._backends.knowledge.names())
         return [{"name": base.name, "description": base.description} for base in bases]
 
     def search(self, query: str, limit: int = 5, base: str = "") -> builtins.list[dict[str, Any]]:
-        found = self._parts.knowledge.search(query, [base] if base else None, limit)
+        found = self._backends.knowledge.search(query, [base] if base else None, limit)
         return [passage.to_json() for passage in found]
 
     def read(self, citation: str) -> builtins.list[dict[str, Any]]:
-        return [passage.to_json() for passage in self._parts.knowledge.read(citation)]
+        return [passage.to_json() for passage in self._backends.knowledge.read(citation)]
 
 
 class _Models(_PluginService):
     def names(self) -> list[str]:
-        return self._parts.flow.models.names()
+        return self._backends.flow.models.names()
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         purpose = f"{self._user.plugin} asks a language model"
         own = "" if self._user.is_builtin else self._user.plugin
-        answer = await self._parts.flow.models.ask(model, messages, options or {}, self._caller, purpose, asker=own)
+        answer = await self._backends.flow.models.ask(model, messages, options or {}, self._caller, purpose, asker=own)
         return answer_json(answer)

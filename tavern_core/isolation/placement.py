@@ -117,8 +117,8 @@ class Isolation:
         )
         limits = WorkerLimits.of(config)
         printed = WorkerOutput(logger, config.limits.stderr_bytes)
-        answering = HostRequestHandler(ctx, limits, portal, printed)
-        supervisor = Supervisor(launch, WorkerSettings(name, limits, watch, printed), answering, self._backoff)
+        handler = HostRequestHandler(ctx, limits, portal, printed)
+        supervisor = Supervisor(launch, WorkerSettings(name, limits, watch, printed), handler, self._backoff)
         with self._lock:  # before it begins, so that `release` ends it whatever it is doing
             self._refuse_released(name)
             self._supervisors[name] = supervisor

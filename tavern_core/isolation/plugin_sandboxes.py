@@ -164,10 +164,10 @@ class PluginSandbox:
         from tavern_core.isolation.gateway.destinations import DestinationChecker
         from tavern_core.isolation.gateway.proxy import Gateway, running_gateway
 
-        judge = DestinationChecker(
+        checker = DestinationChecker(
             self._plugin, scopes, call, self.host.diagnostics, self.host.emit, on_refusal, is_builtin=self._is_builtin
         )
-        gateway = Gateway(judge, self.host.config.connections, self.host.config.network_bytes)
+        gateway = Gateway(checker, self.host.config.connections, self.host.config.network_bytes)
         return running_gateway(gateway, self.host.gateways)
 
     def weak(self, layers: Mapping[str, str]) -> None:

@@ -312,7 +312,7 @@ def proxy_service(supervisor: Supervisor, service: str, doc: str, marked_in: str
 
 
 class WorkerServices:
-    """Those of a worker."""
+    """The services of a worker."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor

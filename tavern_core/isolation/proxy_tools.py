@@ -149,9 +149,9 @@ class _Binding:
             return self._call_later(given)
         return self._finish(worker, answer, given) if isinstance(answer, PendingRequest) else self._answered(answer)
 
-    async def _finish(self, worker: WorkerClient, later: PendingRequest, given: dict[str, Any]) -> Any:
+    async def _finish(self, worker: WorkerClient, pending: PendingRequest, given: dict[str, Any]) -> Any:
         try:
-            return self._answered(await worker.finish(later))
+            return self._answered(await worker.finish(pending))
         except Undelivered:
             return await self._call_later(given)
 

@@ -22,15 +22,19 @@ class StreamingRequest:
     """The streaming call of a request.
 
     Args:
-        later: the request, as far as it was written.
+        pending: the request, as far as it was written.
         streams: the streams that the worker's node reads, by their number in the request.
     """
 
     def __init__(
-        self, worker: WorkerClient, later: PendingRequest, channel: FrameChannel, streams: Sequence[AsyncIterator[Any]]
+        self,
+        worker: WorkerClient,
+        pending: PendingRequest,
+        channel: FrameChannel,
+        streams: Sequence[AsyncIterator[Any]],
     ) -> None:
         self._worker = worker
-        self._number = later.number
+        self._number = pending.number
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._incoming = FrameDecoder(channel.limit)
@@ -41,8 +45,8 @@ class StreamingRequest:
         self._broken: BrokenChannel | None = None
         self._is_let_go = False
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        if later.frame:
-            self._out.put(later.frame)
+        if pending.frame:
+            self._out.put(pending.frame)
         self._loop.add_reader(channel.fd, self._listen)
         self._feeders = [self._loop.create_task(self._feed(at, stream)) for at, stream in enumerate(streams)]
 
@@ -158,15 +162,15 @@ async def begin_talk(
     worker: WorkerClient, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
 ) -> StreamingRequest:
     """Send a request with a streamed answer. Raises Undelivered: the worker had already died."""
-    later = worker.ask_slowly(do, given, "loop")
-    if (channel := later.channel) is None:
+    pending = worker.ask_slowly(do, given, "loop")
+    if (channel := pending.channel) is None:
         channel = await worker.take_later("loop")
-        worker.frames[later.number] = current.get()
-    if later.error is not None:
-        worker.frames.pop(later.number, None)
-        await asyncio.get_running_loop().run_in_executor(None, worker.report_end, later.error)
-        raise worker.broken(channel, "loop", later.error, delivered=False)
-    return StreamingRequest(worker, later, channel, streams)
+        worker.frames[pending.number] = current.get()
+    if pending.error is not None:
+        worker.frames.pop(pending.number, None)
+        await asyncio.get_running_loop().run_in_executor(None, worker.report_end, pending.error)
+        raise worker.broken(channel, "loop", pending.error, delivered=False)
+    return StreamingRequest(worker, pending, channel, streams)
 
 
 def _number(value: Any) -> int:

@@ -39,20 +39,20 @@ class Supervisor:
     """The workers of one plugin, and their `WorkerListener`.
 
     Args:
-        answering: answers what they ask.
+        handler: answers what they ask.
     """
 
     def __init__(
-        self, launch: WorkerLaunch, terms: WorkerSettings, answering: HostRequestHandler, backoff: Backoff
+        self, launch: WorkerLaunch, settings: WorkerSettings, handler: HostRequestHandler, backoff: Backoff
     ) -> None:
-        self.plugin = terms.plugin
-        self.hook_s = terms.limits.hook_s
-        self.lent = answering.lent
-        self.nodes = answering.nodes
+        self.plugin = settings.plugin
+        self.hook_s = settings.limits.hook_s
+        self.lent = handler.lent
+        self.nodes = handler.nodes
         self._launch = launch
-        self._terms = terms
-        self._start_s = terms.limits.start_s
-        self._answering = answering
+        self._settings = settings
+        self._start_s = settings.limits.start_s
+        self._handler = handler
         self._backoff = backoff
         self._starting = threading.RLock()
         self._asking = threading.Lock()
@@ -93,7 +93,7 @@ class Supervisor:
             worker, self._now = self._now, None
         if worker is not None:
             worker.end(STOPPED)
-        self._answering.close()
+        self._handler.close()
 
     def remember(self, request: dict[str, Any]) -> None:
         """Record a request that a new worker must repeat."""
@@ -108,7 +108,7 @@ class Supervisor:
         """A worker that has imported the plugin."""
         self._refuse_closed()
         request = self._launch.request()
-        worker = self._beginning = WorkerClient(self._terms, self, spawn(request))
+        worker = self._beginning = WorkerClient(self._settings, self, spawn(request))
         try:
             layers = worker.confined(request["policy"], self._start_s)
             self._refuse_closed()  # meanwhile
@@ -210,11 +210,11 @@ class Supervisor:
 
     def on_message(self, worker: WorkerClient, message: dict[str, Any]) -> None:
         """See `WorkerListener`."""
-        self._answering.receive_message(worker, message)
+        self._handler.receive_message(worker, message)
 
     def on_death(self, worker: WorkerClient) -> None:
         """See `WorkerListener`."""
-        self._answering.forget(worker)
+        self._handler.forget(worker)
         if worker is self._now and not self._closed and not worker.was_stopped:
             self._count(f"its worker {worker.how_it_died()}")
 

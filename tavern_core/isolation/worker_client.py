@@ -57,8 +57,8 @@ class PendingRequest:
 class WorkerClient(WorkerConnections):
     """A worker process with calls."""
 
-    def __init__(self, terms: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
-        super().__init__(terms, listener, spawned)
+    def __init__(self, settings: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
+        super().__init__(settings, listener, spawned)
         self.dropped: list[str] = []
         """Keys of unused factory tools."""
         self.watches = 0
@@ -153,48 +153,48 @@ class WorkerClient(WorkerConnections):
         Raises:
             Undelivered: the worker had already died.
         """
-        later = self.ask_slowly(do, given, kind, what)
-        if (channel := later.channel) is None or later.error is not None:
-            return later
+        pending = self.ask_slowly(do, given, kind, what)
+        if (channel := pending.channel) is None or pending.error is not None:
+            return pending
         try:
-            if later.frame or self._quick.get(what, 0) < TRUSTED or (answer := channel.soon()) is None:
-                return later
+            if pending.frame or self._quick.get(what, 0) < TRUSTED or (answer := channel.soon()) is None:
+                return pending
         except BrokenChannel as error:
-            later.error = error
-            return later
-        del self.frames[later.number]
-        return self._answered(channel, kind, later.number, answer)
+            pending.error = error
+            return pending
+        del self.frames[pending.number]
+        return self._answered(channel, kind, pending.number, answer)
 
     def ask_slowly(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str = "") -> PendingRequest:
         """Send a request under an event loop without waiting. Raises as `ask_soon`."""
         number = next(self._numbers)
-        later = PendingRequest(kind, number, encode({"id": number, "do": do, **given}), what)
+        pending = PendingRequest(kind, number, encode({"id": number, "do": do, **given}), what)
         if (channel := self.take_now(kind)) is None:
-            return later
-        later.channel = channel
+            return pending
+        pending.channel = channel
         self.frames[number] = current.get()
         try:
-            later.frame = channel.give(later.frame)
+            pending.frame = channel.give(pending.frame)
         except BrokenChannel as error:
-            later.error = error
-        return later
+            pending.error = error
+        return pending
 
-    async def finish(self, later: PendingRequest) -> Any:
+    async def finish(self, pending: PendingRequest) -> Any:
         """The answer to a request without an immediate answer, within the caller's own time limit.
 
         Cancelling the caller ends the work. Raises as `ask`, except TimeLimit.
         """
-        loop, kind, number, channel = asyncio.get_running_loop(), later.kind, later.number, later.channel
+        loop, kind, number, channel = asyncio.get_running_loop(), pending.kind, pending.number, pending.channel
         if channel is None:
             channel = await self.take_later(kind)
             self.frames[number] = current.get()
-        delivered = later.error is None and not later.frame
+        delivered = pending.error is None and not pending.frame
         try:
-            if later.error is not None:
-                raise later.error
-            if later.frame:
+            if pending.error is not None:
+                raise pending.error
+            if pending.frame:
                 channel.never_wait()
-                await loop.sock_sendall(channel.sock, later.frame)
+                await loop.sock_sendall(channel.sock, pending.frame)
                 delivered = True
             answer = await _arrival(channel)
         except (BrokenChannel, OSError) as error:
@@ -206,8 +206,8 @@ class WorkerClient(WorkerConnections):
             raise
         finally:
             del self.frames[number]
-        is_quick = time.perf_counter() - later.began < QUICK_S
-        self._quick[later.what] = self._quick.get(later.what, 0) + 1 if is_quick else 0
+        is_quick = time.perf_counter() - pending.began < QUICK_S
+        self._quick[pending.what] = self._quick.get(pending.what, 0) + 1 if is_quick else 0
         return self._answered(channel, kind, number, answer)
 
     async def ask_later(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:

@@ -29,9 +29,9 @@ class Undelivered(Exception):
 class WorkerConnections(WorkerProcess):
     """A process with connections, which are passed to it on demand."""
 
-    def __init__(self, terms: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
-        super().__init__(terms, listener, spawned)
-        self._most = terms.limits.calls
+    def __init__(self, settings: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
+        super().__init__(settings, listener, spawned)
+        self._most = settings.limits.calls
         self._idle: dict[ConnectionKind, list[FrameChannel]] = {
             "sync": [FrameChannel(spawned.connection, self._limit)],
             "loop": [],

@@ -56,13 +56,13 @@ class WorkerForkJob:
         asked = json.loads(request)
         import_for_children(asked["modules"])
         self._policy = policy = _policy(asked["policy"])
-        server, begun = os.getpid(), PreparedBox(policy)
+        server, prepared = os.getpid(), PreparedBox(policy)
         try:
             pid = os.fork()
             if pid == 0:
-                _become_worker(asked, policy, begun, descriptors, server, shed)
+                _become_worker(asked, policy, prepared, descriptors, server, shed)
         finally:
-            begun.close()
+            prepared.close()
         return pid
 
     def forked(self) -> None:
@@ -74,7 +74,7 @@ class WorkerForkJob:
 def _become_worker(
     asked: dict[str, Any],
     policy: BoxPolicy,
-    begun: PreparedBox,
+    prepared: PreparedBox,
     descriptors: list[int],
     server: int,
     shed: Callable[[], None],
@@ -91,7 +91,7 @@ def _become_worker(
         for fd in (nothing, output, status):
             os.close(fd)
         os.chdir(asked["folder"])
-        _confine(policy, begun, side)
+        _confine(policy, prepared, side)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the host handles Ctrl-C
         sys.path[:] = asked["path"]
         sys.dont_write_bytecode = True
@@ -106,11 +106,11 @@ def _become_worker(
         os._exit(70)
 
 
-def _confine(policy: BoxPolicy, begun: PreparedBox, side: int) -> None:
+def _confine(policy: BoxPolicy, prepared: PreparedBox, side: int) -> None:
     """Enter the box and report the applied layers; or report the error, and exit."""
     asking: list[int] = []
     try:
-        layers = confine(policy, begun=begun, asking=asking.append)
+        layers = confine(policy, prepared=prepared, asking=asking.append)
     except Exception as error:  # noqa: BLE001 - a partial box is not a box
         layer, reason = (error.layer, error.reason) if isinstance(error, BoxUnavailable) else ("box", repr(error))
         os.write(side, NOT_CONFINED + encode({"layer": layer, "reason": sayable(reason)}))  # it is new and has space

@@ -72,7 +72,7 @@ class WorkerLimits:
 
     @classmethod
     def of(cls, config: HostConfig) -> WorkerLimits:
-        """Those of tavern.yaml."""
+        """The limits that tavern.yaml sets."""
         return cls(
             answer_bytes=longest(config.limits.output_bytes),
             artifact_bytes=config.artifacts.max_bytes,
@@ -139,18 +139,18 @@ def spawn(request: Mapping[str, Any]) -> Spawned:
 class WorkerProcess(ABC):
     """One process."""
 
-    def __init__(self, terms: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
-        self.plugin = terms.plugin
+    def __init__(self, settings: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
+        self.plugin = settings.plugin
         self.killed_because = ""
         self.dead = threading.Event()
         self.status: int | None = None
-        self._limit = terms.limits.answer_bytes
+        self._limit = settings.limits.answer_bytes
         self._listener = listener
         self._handle, self._status = spawned.process.handle, spawned.process.status
         self._output, self._side = spawned.output, spawned.side
         self._host = os.getpid()
-        self._watch = terms.watch
-        self._printed = terms.printed
+        self._watch = settings.watch
+        self._printed = settings.printed
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._said = FrameDecoder(self._limit)

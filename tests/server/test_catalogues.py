@@ -38,11 +38,11 @@ def test_three_thousand_node_types_are_written_once_and_sent_as_the_same_bytes(t
         assert listed == {
             spec["id"]: {k: v for k, v in spec.items() if k != "source"} for spec in desk.tavern.nodes.catalogue()
         }
-        kept = desk.app.parts.kept.get("nodes", desk.tavern.nodes.list())
+        kept = desk.app.state.kept.get("nodes", desk.tavern.nodes.list())
         assert kept is not None and kept.body == first.content
         again = desk.send("GET", "/api/nodes", desk.token("agent:y"))
         assert again.content == first.content and again.headers["etag"] == first.headers["etag"]
-        assert desk.app.parts.kept.get("nodes", desk.tavern.nodes.list()) is kept
+        assert desk.app.state.kept.get("nodes", desk.tavern.nodes.list()) is kept
         same = desk.send("GET", "/api/nodes", token, if_none_match=f'"other", W/{first.headers["etag"]}')
         assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", first.headers["etag"])
         few = desk.send("GET", "/api/nodes?query=number%202999", token).json()

@@ -52,8 +52,8 @@ class Gateway:
         most_bytes: of all connections, in both directions together.
     """
 
-    def __init__(self, judge: DestinationChecker, connections: int, most_bytes: int) -> None:
-        self._judge = judge
+    def __init__(self, checker: DestinationChecker, connections: int, most_bytes: int) -> None:
+        self._checker = checker
         self._connections = connections
         self._most_bytes = most_bytes
         self._allowance = ByteLimit(most_bytes)
@@ -112,7 +112,7 @@ class Gateway:
             status, said = 502, f"the server broke off or does not speak HTTP/1: {error}"
         except ByteLimitReached:
             said = f"a call moved more than {self._most_bytes:,} bytes through its gateway"
-            self._judge.note(said, "move less, or raise isolation.networkBytes in tavern.yaml")
+            self._checker.note(said, "move less, or raise isolation.networkBytes in tavern.yaml")
             status = 403
         except TimeoutError:
             status, said = 504, "no data came for too long"
@@ -130,7 +130,7 @@ class Gateway:
         try:
             head = read_head(raw)
         except BadUrl as error:
-            raise self._judge.unreadable(error) from None
+            raise self._checker.unreadable(error) from None
         wanted = b"Basic " + base64.b64encode(f"{USER}:{token}".encode())
         if token and not hmac.compare_digest(head.value(b"proxy-authorization"), wanted):
             raise ConnectionDenied(407, "the user and password in HTTP_PROXY are missing")
@@ -139,7 +139,7 @@ class Gateway:
     async def _serve_one(self, client: RelaySide, line: RelayState, head: RequestHead) -> None:
         try:
             async with asyncio.timeout(NAME_S):
-                addresses, capability = await self._judge.judged(head)
+                addresses, capability = await self._checker.judged(head)
         except TimeoutError:
             raise ConnectionDenied(504, f"no name server resolved {head.target.host} in time") from None
         server = RelaySide(*await _connected(head.target, addresses), line)
@@ -166,7 +166,7 @@ class Gateway:
                 break
             first += data
         if first and not first.startswith(_TLS[: len(first)]):
-            raise self._judge.refusal(target, f"with {READ} a tunnel carries TLS only", "network")
+            raise self._checker.refusal(target, f"with {READ} a tunnel carries TLS only", "network")
         return first
 
 

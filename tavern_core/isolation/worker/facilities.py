@@ -77,7 +77,7 @@ def _view(host_client: HostClient, name: str, methods: Mapping[str, bool], descr
 
 
 class RemoteServices(Protocol):
-    """The services on the other side of a process."""
+    """Services that run in another process."""
 
     def call(self, given: dict[str, Any]) -> Any:
         """Call the method that `packed_arguments` names, and wait for the answer."""
@@ -87,7 +87,7 @@ class RemoteServices(Protocol):
 
 
 class _HostServices:
-    """Those of the host."""
+    """The services of the host."""
 
     def __init__(self, host_client: HostClient) -> None:
         self._host_client = host_client

@@ -304,10 +304,10 @@ class Compiler:
         return Admission(access, guarded, rights, host, policy.approval(spec), self._blocked())
 
     def _bounds(self, spec: ToolSpec, rules: LimitRules) -> Bounds:
-        governor = self._limit_table.governor(spec, rules)
+        limiter = self._limit_table.limiter(spec, rules)
         milliseconds = spec.timeout_ms or self._specs.config.limits.timeout_ms
         seconds = None if milliseconds is None else milliseconds / 1000
-        return Bounds(governor, *steps_of(governor), seconds, _inline(spec, governor))
+        return Bounds(limiter, *steps_of(limiter), seconds, _inline(spec, limiter))
 
     def _bound(self, spec: ToolSpec, record: PluginRecord) -> tuple[BoundTool, Execute | None]:
         """A tool, bound by the executor of its kind; and its preview: a second function with the same signature, in the same process.
@@ -424,7 +424,7 @@ def _plugin_of(written: object) -> str:
     return split_id(spellings(written)[-1])[0] if isinstance(written, str) else ""
 
 
-def _inline(spec: ToolSpec, governor: ToolLimiter | None) -> float | None:
+def _inline(spec: ToolSpec, limiter: ToolLimiter | None) -> float | None:
     """How long a caller waits before the call becomes a job; None: as long as it takes."""
-    wait = None if governor is None else governor.limits.inline_ms
+    wait = None if limiter is None else limiter.limits.inline_ms
     return (0.0 if spec.job else None) if wait is None else wait / 1000

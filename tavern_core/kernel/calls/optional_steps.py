@@ -101,25 +101,22 @@ class CallGovernance:
             BudgetExceeded: a rate is used up, or too many calls wait (BUDGET_EXCEEDED).
             BaseException: why the call would be refused, or what the preview raised.
         """
-        governor, context = plan.bounds.governor, call.context
-        if governor is None:
+        limiter, context = plan.bounds.limiter, call.context
+        if limiter is None:
             return await planned(plan, call, mode)
         assert context is not None
-        for rate in governor.rates_of(context):
+        for rate in limiter.rates_of(context):
             call.stage = "rate"
             apart = replace(rate, key=f"dry {rate.key}")
-            if (
-                not governor.table.has_block(apart)
-                and (wait := await governor.table.take(apart, mode, call.seconds)) > 0
-            ):
+            if not limiter.table.has_block(apart) and (wait := await limiter.table.take(apart, mode, call.seconds)) > 0:
                 raise _used_up(plan, rate, wait)
-        places = governor.places_of(context) if plan.runner.preview is not None else ()
+        places = limiter.places_of(context) if plan.runner.preview is not None else ()
         return await (self._placed(planned, places, plan, call, mode) if places else planned(plan, call, mode))
 
     async def _cached(
-        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+        self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
-        context, cache, series = call.context, governor.table.cache, self.conclusion.series
+        context, cache, series = call.context, limiter.table.cache, self.conclusion.series
         assert context is not None
         key = cache.key(plan.id, call.values or {}, context)
         if key is None:
@@ -128,13 +125,13 @@ class CallGovernance:
         while True:
             if (found := cache.get(key, plan.spec, call.trace(series))) is not None:
                 return taken_over(call, found)
-            making, is_own = cache.begin(key, plan.spec, joins=joins)
+            pending, is_own = cache.begin(key, plan.spec, joins=joins)
             if is_own:
-                return await self._made_for_all(inner, governor, plan, call, mode, key, making)
+                return await self._made_for_all(inner, limiter, plan, call, mode, key, pending)
             call.stage = "result_cache"
-            if not await mode.until(making, call.time_left()):
+            if not await mode.until(pending, call.time_left()):
                 raise TimeLimit(stopped=True, begun=False)
-            outcome = making.result()
+            outcome = pending.result()
             if isinstance(outcome, ToolResult):
                 return taken_over(call, outcome.replace(trace=call.trace(series)))
             joins = outcome
@@ -142,15 +139,15 @@ class CallGovernance:
     async def _made_for_all(
         self,
         inner: NestedStep,
-        governor: ToolLimiter,
+        limiter: ToolLimiter,
         plan: CallPlan,
         call: RunningCall,
         mode: ExecutionMode,
         key: Key,
-        making: PendingResult,
+        pending: PendingResult,
     ) -> ToolResult:
         """A call whose answer is cached. Equal calls that begin meanwhile get its answer, or its failure."""
-        cache, mark, outcome = governor.table.cache, held.set(held.get() | {key}), None
+        cache, mark, outcome = limiter.table.cache, held.set(held.get() | {key}), None
         try:
             result = await inner(self, plan, call, mode)
             outcome = self.conclusion.redacted(call, result)
@@ -160,17 +157,17 @@ class CallGovernance:
             outcome = self.conclusion.redacted(call, failed)
             raise
         finally:
-            cache.end(key, making, plan.spec, outcome, (governor.limits.cache_ms or 0) / 1000)
+            cache.end(key, pending, plan.spec, outcome, (limiter.limits.cache_ms or 0) / 1000)
             held.reset(mark)  # raises where the garbage collector ends the call, in another context
 
     def _retried(
-        self, inner: NestedStep, governor: ToolLimiter | None, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+        self, inner: NestedStep, limiter: ToolLimiter | None, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> Awaitable[ToolResult]:
         context = call.context
         assert context is not None
         further = context.budget.max_retries
         if further is None:
-            further = 0 if governor is None else governor.limits.retries
+            further = 0 if limiter is None else limiter.limits.retries
         return self._tried(inner, plan, call, mode, further) if further else inner(self, plan, call, mode)
 
     async def _tried(
@@ -225,14 +222,14 @@ class CallGovernance:
             await self.conclusion.hooks.notify(plan.hooks.events, {"event": event}, mode)
 
     async def _unless_broken(
-        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+        self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
         """A try, unless the breaker is open; it counts how tries end."""
-        breaker = governor.breaker
+        breaker = limiter.breaker
         assert breaker is not None
         call.stage = "breaker"
         if (left := breaker.enter(call)) is not None:
-            raise _open(plan, governor, breaker, left)
+            raise _open(plan, limiter, breaker, left)
         try:
             result = await inner(self, plan, call, mode)
         except BaseException as error:
@@ -242,23 +239,23 @@ class CallGovernance:
         return result
 
     async def _rated(
-        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+        self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
         """A try that its rates still allow."""
-        table, context = governor.table, call.context
+        table, context = limiter.table, call.context
         assert context is not None
-        for rate in governor.rates_of(context):
+        for rate in limiter.rates_of(context):
             call.stage = "rate"
             if not table.has_block(rate) and (wait := await table.take(rate, mode, call.seconds)) > 0:
                 raise _used_up(plan, rate, wait)
         return await inner(self, plan, call, mode)
 
     def _concurrent(
-        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+        self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> Awaitable[ToolResult]:
         context = call.context
         assert context is not None
-        places = governor.places_of(context)
+        places = limiter.places_of(context)
         if not places:
             return inner(self, plan, call, mode)
         return self._placed(partial(inner, self), places, plan, call, mode)
@@ -337,10 +334,10 @@ class CallGovernance:
             leave(token)
 
     async def _timed(
-        self, inner: NestedStep, governor: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+        self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
         """The tool, within the time of one try."""
-        whole, attempt_ms, idle_ms = call.deadline, governor.limits.attempt_ms, governor.limits.idle_ms
+        whole, attempt_ms, idle_ms = call.deadline, limiter.limits.attempt_ms, limiter.limits.idle_ms
         call.limit = None
         if attempt_ms and (whole is None or whole > time.perf_counter() + attempt_ms / 1000):
             call.deadline = time.perf_counter() + attempt_ms / 1000
@@ -367,21 +364,21 @@ _STEPS: Final[dict[str, _Step]] = {
 """From the outermost to the innermost."""
 
 
-def steps_of(governor: ToolLimiter | None) -> tuple[NestedStep, tuple[PlanStep, ...]]:
+def steps_of(limiter: ToolLimiter | None) -> tuple[NestedStep, tuple[PlanStep, ...]]:
     """The steps around a tool with these limits, composed; and what people read of them."""
-    words = {} if governor is None else governor.words()
+    words = {} if limiter is None else limiter.words()
     around: NestedStep = CallGovernance._executed
     for name, step in reversed(_STEPS.items()):
         if name in words or name == "retry":  # the caller of any tool may allow retries
-            around = _with(step, around, governor)
+            around = _with(step, around, limiter)
     return around, tuple(PlanStep(name, words[name]) for name in _STEPS if name in words)
 
 
-def _with(step: _Step, inner: NestedStep, governor: ToolLimiter | None) -> NestedStep:
+def _with(step: _Step, inner: NestedStep, limiter: ToolLimiter | None) -> NestedStep:
     def run(
         governance: CallGovernance, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> Awaitable[ToolResult]:
-        return step(governance, inner, governor, plan, call, mode)
+        return step(governance, inner, limiter, plan, call, mode)
 
     return run
 
@@ -458,13 +455,13 @@ def _used_up(plan: CallPlan, rate: Rate, wait: float) -> BudgetExceeded:
     )
 
 
-def _open(plan: CallPlan, governor: ToolLimiter, breaker: CircuitBreaker, left: float) -> CircuitOpen:
+def _open(plan: CallPlan, limiter: ToolLimiter, breaker: CircuitBreaker, left: float) -> CircuitOpen:
     return CircuitOpen(
-        f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({governor.breaker_place})",
+        f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({limiter.breaker_place})",
         hint=f"try again in {left:.1f} s",
         retryable=True,
         retry_after_ms=max(1, round(left * 1000)),
-        limit=f"{governor.breaker_place}.breaker",
+        limit=f"{limiter.breaker_place}.breaker",
         state=breaker.state,
     )
 

@@ -204,7 +204,7 @@ class Pipeline:
             elif (planned := await self._prepare(plan, call, context, mode, phase)) is not None:
                 return self.conclusion.redacted(call, planned)
 
-            if not is_free and (plan.bounds.governor is not None or key is not None or context.budget.max_retries):
+            if not is_free and (plan.bounds.limiter is not None or key is not None or context.budget.max_retries):
                 result = await self.governance.run(plan, call, mode)
             else:
                 call.stage = "execute"

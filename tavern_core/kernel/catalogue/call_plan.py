@@ -138,7 +138,7 @@ class Admission:
 class Bounds:
     """The limits of the calls of one tool, and the steps that keep them."""
 
-    governor: ToolLimiter | None
+    limiter: ToolLimiter | None
     """None: it has no limits."""
     around: Callable[[Any, Any, Any, Any], Any]
     """``await around(governance, plan, running_call, mode)`` runs the tool with the steps of its limits: see `calls/optional_steps.py`."""
@@ -152,7 +152,7 @@ class Bounds:
     @property
     def is_watched(self) -> bool:
         """Whether a call is ended that says nothing for some time."""
-        return self.governor is not None and bool(self.governor.limits.idle_ms)
+        return self.limiter is not None and bool(self.limiter.limits.idle_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def _facts(plan: CallPlan) -> dict[str, Any]:
         "gives_copy": arguments.marked is not None
         or (needs_call and bool(bound.wants_call or hooks.transforms or hooks.after)),
         "is_plain": not needs_call and bounds.seconds is None,
-        "is_free": not admission.guarded and bounds.governor is None and bounds.inline_s is None,
+        "is_free": not admission.guarded and bounds.limiter is None and bounds.inline_s is None,
         "is_judged_after_reading": bool(content.effect) or content.reads_addresses,
         "ends_in_hooks": bool(hooks.transforms or hooks.after or hooks.events),
         "ends_quietly": not needs_call and arguments.marked is None and plan.keeps_whole,

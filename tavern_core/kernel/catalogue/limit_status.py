@@ -62,7 +62,7 @@ class HostLimits:
         """
         config, found = self._config.limits, []
         tools, rules = self._catalogue.tools.list(), self._catalogue.specs.policy().limits
-        governed = {tool.id: one for tool in tools if (one := self._table.governor(tool, rules)) is not None}
+        governed = {tool.id: one for tool in tools if (one := self._table.limiter(tool, rules)) is not None}
         for section in ("tools", "plugins", "upstreams", "callers"):
             for name, written in getattr(config, section).items():
                 place = f"limits.{section}.{name}"
@@ -76,14 +76,14 @@ class HostLimits:
     def _state(self, place: str, limits: ToolLimits, governed: dict[str, ToolLimiter] | None) -> LimitState:
         if governed is None:
             return LimitState(place, limits)
-        keys = {rate.key for governor in governed.values() for rate in governor.rates if rate.place == place}
+        keys = {rate.key for limiter in governed.values() for rate in limiter.rates if rate.place == place}
         used = None
         if limits.rate is not None:
             most, seconds = parse_rate(limits.rate)
             block = max(1, most // BLOCKS)
             count = (self._table.records.used(key, most // block, seconds, time.time()) * block for key in keys)
             used = max(count, default=0)
-        slots = {one.place: one.slots for governor in governed.values() for one in governor.places}.get(place)
+        slots = {one.place: one.slots for limiter in governed.values() for one in limiter.places}.get(place)
         breakers = [one.breaker for one in governed.values() if one.breaker is not None and one.breaker_place == place]
         state = next((one.state for one in breakers if one.state != "closed"), "closed" if breakers else "")
         return LimitState(

@@ -179,7 +179,7 @@ class LimitTable:
             own = replace(own, cache_ms=0)
         return own.over(self._of_all)
 
-    def governor(self, tool: ToolSpec, rules: LimitRules) -> ToolLimiter | None:
+    def limiter(self, tool: ToolSpec, rules: LimitRules) -> ToolLimiter | None:
         """The limits of a tool; None: it has none."""
         merged, origin = _merged(tool, rules)
         shared = [rule for rule in (rules.of_upstream(tool), rules.of_plugin(tool)) if rule is not None]
@@ -199,8 +199,8 @@ class LimitTable:
         )
         breaker, breaker_place = self._breaker_of(tool, merged, shared, origin)
         limits = self._completed(tool, merged, reversed(shared))
-        governor = ToolLimiter(self, rates, places, breaker, breaker_place, limits, bool(self._callers))
-        return governor if governor.has_any else None
+        limiter = ToolLimiter(self, rates, places, breaker, breaker_place, limits, bool(self._callers))
+        return limiter if limiter.has_any else None
 
     def _slots_of(self, key: str, limits: ToolLimits) -> Slots:
         size, queue = limits.concurrency or 1, QUEUE if limits.queue is None else limits.queue

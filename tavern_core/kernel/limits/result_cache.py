@@ -94,14 +94,14 @@ class ResultCache:
         here = asyncio._get_running_loop()
         with self._lock:
             if joins and (known := self._made_now.get(key)) is not None:
-                maker, loop, making = known
+                maker, loop, pending = known
                 if loop in (None, here) and (maker is made_by or maker == made_by):
-                    return making, False
+                    return pending, False
             own: PendingResult = Future()
             self._made_now[key] = made_by, here, own
         return own, True
 
-    def end(self, key: Key, making: PendingResult, made_by: object, result: ToolResult | None, seconds: float) -> None:
+    def end(self, key: Key, pending: PendingResult, made_by: object, result: ToolResult | None, seconds: float) -> None:
         """Cache the outcome of a call that has begun here, and let the calls go on that wait for it.
 
         Args:
@@ -114,11 +114,11 @@ class ResultCache:
         elif result is not None:
             data = _written(result)
         with self._lock:
-            if (known := self._made_now.get(key)) is not None and known[2] is making:  # neither replaced nor forgotten
+            if (known := self._made_now.get(key)) is not None and known[2] is pending:  # neither replaced nor forgotten
                 del self._made_now[key]
                 if data is not None:
                     self._put(key, made_by, data, seconds)
-        making.set_result(outcome)
+        pending.set_result(outcome)
 
     def _put(self, key: Key, made_by: object, data: bytes, seconds: float) -> None:
         """Cache an answer, unless it is larger than an eighth of the cache."""

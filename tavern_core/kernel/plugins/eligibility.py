@@ -43,7 +43,7 @@ class EligibilityInputs:
 
 
 def check_eligibility(records: Mapping[str, PluginRecord], around: EligibilityInputs) -> None:
-    """Set the standing of every record that is not active: state, reason and grants, each taken over as a whole."""
+    """Set the condition of every record that is not active: state, reason and grants, each taken over as a whole."""
     _review_names(records, around.base)
     waiting = [r for r in records.values() if not r.active]
     verdicts = {r.name: _judge_alone(r, around) for r in waiting}
@@ -261,7 +261,7 @@ def _needs(record: PluginRecord) -> Iterable[str]:
 
 
 def granted_now(record: PluginRecord, around: EligibilityInputs) -> PluginCondition:
-    """The standing of a plugin against which nothing speaks, with what it is granted."""
+    """The condition of a plugin against which nothing speaks, with what it is granted."""
     candidate = record.candidate
     if candidate.source in GRANTED_BY_PASSING:  # passing it to the host grants it
         return PluginCondition(

@@ -75,7 +75,7 @@ class PluginRecord:
 
     Args:
         rank: place in the order of precedence; the lower one wins a clash.
-        changed: emitted when its standing has changed.
+        changed: emitted when its condition has changed.
     """
 
     def __init__(self, candidate: PluginCandidate, rank: int, changed: Signal) -> None:
@@ -83,7 +83,7 @@ class PluginRecord:
         self.name = candidate.name
         self.rank = rank
         self._changed = changed
-        self._standing = PluginCondition(findings=candidate.findings)
+        self._condition = PluginCondition(findings=candidate.findings)
         self.broken: TavernError | None = None
         """Why its last activation failed; holds until it is reloaded, enabled or granted again."""
         self.active = False
@@ -122,11 +122,11 @@ class PluginRecord:
     @property
     def condition(self) -> PluginCondition:
         """What was decided about it."""
-        return self._standing
+        return self._condition
 
     @condition.setter
     def condition(self, condition: PluginCondition) -> None:
-        self._standing = condition
+        self._condition = condition
         self._changed.emit()
 
     @property
@@ -204,7 +204,7 @@ class PluginRecord:
     def judged(self, condition: PluginCondition) -> None:
         """Apply a decision; one made before the plugin became active is ignored."""
         with self._lock:
-            if not self.active and condition != self._standing:
+            if not self.active and condition != self._condition:
                 self.condition = condition
 
     def note_changes(self, *, changed: frozenset[str], note: str) -> None:
@@ -218,7 +218,7 @@ class PluginRecord:
             self.active, self.condition = active, condition
 
     def failed(self, error: TavernError) -> PluginCondition:
-        """The standing of a plugin that cannot be used because of `error`.
+        """The condition of a plugin that cannot be used because of `error`.
 
         The reason is shown after the plugin's name and with the fix, so it contains neither.
         """
@@ -271,7 +271,7 @@ class PluginRecord:
 
     def problems(self) -> Iterator[Diagnostic]:
         """Why it failed, each finding in its manifest, and each about its tools: what is known without running its code."""
-        condition, error = self._standing, self._standing.error
+        condition, error = self._condition, self._condition.error
         if error is not None and condition.state == "failed":
             yield Diagnostic(condition.code, error.message, self.name, error.hint, "error", dict(error.details))
         if condition.state == "disabled":
@@ -289,10 +289,10 @@ class PluginRecord:
 
         Another version needs no action. Other code under the same version does: people review versions.
         """
-        if not (note := self._standing.note):
+        if not (note := self._condition.note):
             return None
         hint = f"tavern plugins review {self.name}; `tavern plugins lock` notes it as reviewed"
-        if "version" in self._standing.changed:
+        if "version" in self._condition.changed:
             return Diagnostic("GRANTS_CARRIED_OVER", note, self.name, hint, "info")
         return Diagnostic("CODE_CHANGED", note, self.name, hint, "warning")
 
@@ -333,7 +333,7 @@ class PluginRecords(MutableMapping[str, PluginRecord]):
     A removed record is no longer in it, but ``records[name]`` still returns it for callers that have just seen its tools.
 
     Args:
-        changed: emitted when the standing of one has changed.
+        changed: emitted when the condition of one has changed.
     """
 
     def __init__(self, changed: Signal) -> None:

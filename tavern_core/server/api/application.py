@@ -49,7 +49,7 @@ class ApiApplication:
         self._mcp = asgi_app(tavern, hosts=hosts, origins=origins)
         self.feed = EventFeed(tavern.events, config.events, config.event_bytes)
         """The events of the host for all clients."""
-        self.parts = ApiState(
+        self.state = ApiState(
             tavern, config, self.feed, CachedResponses(), response_with_etag(to_json(document(ROUTES)))
         )
         self._table = [(re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", route.path)), route) for route in ROUTES]
@@ -97,7 +97,7 @@ class ApiApplication:
             if holder is not None:
                 _only_known(connection.query_params, route)
             valid = partial(self._access.is_valid, holder)
-            return await route.handler(Exchange(connection, receive, self.parts, holder, variables, valid))
+            return await route.handler(Exchange(connection, receive, self.state, holder, variables, valid))
         except RequestFailed as problem:
             return problem.response
         except StateDamaged as error:  # it names files of this machine

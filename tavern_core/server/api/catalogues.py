@@ -27,7 +27,7 @@ async def nodes(exchange: Exchange) -> Response:
         found = [spec for spec in found if spec.plugin == plugin]
     if words or plugin:
         return response_with_etag(_json_list(_shown(spec) for spec in found)).response(exchange.connection.headers)
-    kept = exchange.parts.kept
+    kept = exchange.state.kept
     answer = kept.get("nodes", found) or kept.put("nodes", found, _json_list(_shown(spec) for spec in found))
     return answer.response(exchange.connection.headers)
 
@@ -45,7 +45,7 @@ async def tools(exchange: Exchange) -> Response:
         return response_with_etag(await asyncio.to_thread(_written_tools, exchange, words, usable)).response(
             exchange.connection.headers
         )
-    tavern, holder, kept = exchange.tavern, exchange.holder, exchange.parts.kept
+    tavern, holder, kept = exchange.tavern, exchange.holder, exchange.state.kept
     key, stamp = f"tools:{holder.id}:{usable}", tools_stamp(tavern, holder)
     if (answer := kept.get(key, stamp)) is None:
         answer = kept.put(key, stamp, await asyncio.to_thread(_written_tools, exchange, "", usable))

@@ -102,7 +102,7 @@ class EventStream:
     """
 
     def __init__(self, exchange: Exchange, wire: Wire, since: str) -> None:
-        self._feed, most = exchange.parts.feed, exchange.parts.config.streams
+        self._feed, most = exchange.state.feed, exchange.state.config.streams
         if self._feed.readers >= most:
             raise RequestFailed(
                 503, "BUDGET_EXCEEDED", f"there are {most} event streams already", "raise server.streams"

@@ -48,7 +48,7 @@ class Exchange:
 
     connection: HTTPConnection[Any]
     receive: Receive
-    parts: ApiState
+    state: ApiState
     caller: Token | None
     """None: of a route that needs no token."""
     path: Mapping[str, str]
@@ -59,7 +59,7 @@ class Exchange:
     @property
     def tavern(self) -> Tavern:
         """The host."""
-        return self.parts.tavern
+        return self.state.tavern
 
     @property
     def holder(self) -> Token:
@@ -107,7 +107,7 @@ class Exchange:
                 415, "USAGE", "the body of this request is not compressed", "leave content-encoding out"
             )
         document = read_json(
-            await self._body(), "body", code="USAGE", largest=self.parts.config.body_bytes, most_values=_MOST_VALUES
+            await self._body(), "body", code="USAGE", largest=self.state.config.body_bytes, most_values=_MOST_VALUES
         )
         if document.findings:
             first = document.findings[0]
@@ -125,7 +125,7 @@ class Exchange:
         return dict(document.data)
 
     async def _body(self) -> bytes:
-        most, seconds = self.parts.config.body_bytes, self.parts.config.client_ms / 1000
+        most, seconds = self.state.config.body_bytes, self.state.config.client_ms / 1000
         announced = self.connection.headers.get("content-length", "")
         too_large = RequestFailed(
             413, "USAGE", f"the body has more than {most} bytes", "send less, or raise server.bodyBytes"

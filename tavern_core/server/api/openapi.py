@@ -28,7 +28,7 @@ _PROBLEM: Final = {
 
 async def openapi(exchange: Exchange) -> Response:
     """The document of the server's own routes."""
-    return exchange.parts.document.response(exchange.connection.headers)
+    return exchange.state.document.response(exchange.connection.headers)
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class JobsApi:
     async def check(self) -> None:
         await self._object(_JOBS, params={"limit": "1"})
 
-    async def run(self, order: ComfyUIRequest) -> ToolResult:
+    async def run(self, request: ComfyUIRequest) -> ToolResult:
         """Run a workflow to its end.
 
         Raises:
@@ -68,26 +68,26 @@ class JobsApi:
             InputInvalid: the server refuses an argument (INPUT_SCHEMA_INVALID).
             IdempotencyConflict: the key is that of a run with other arguments (IDEMPOTENCY_CONFLICT).
         """
-        data = order.tool.data
-        files = [name for name in data["files"] if order.values.get(name) is not None]
-        assets = {n: await self._upload(await upload_of(str(order.values[n]), order.call)) for n in files}
-        graph = fill(data["graph"], data["places"], {**order.values, **assets})
+        data = request.tool.data
+        files = [name for name in data["files"] if request.values.get(name) is not None]
+        assets = {n: await self._upload(await upload_of(str(request.values[n]), request.call)) for n in files}
+        graph = fill(data["graph"], data["places"], {**request.values, **assets})
         name = ""
         try:
-            name = str((await self._submit(order, graph))["id"])
-            ended = await self._ended(name, ProgressReporter(order.call, previews=self._previews))
+            name = str((await self._submit(request, graph))["id"])
+            ended = await self._ended(name, ProgressReporter(request.call, previews=self._previews))
         except asyncio.CancelledError:
-            await self._cancel(name, order)
+            await self._cancel(name, request)
             raise
         outputs = _outputs(name, ended, data["outputs"])
-        kept = [await self._fetch(file, order) for file in outputs.files]
-        return result_of(order.tool, name, graph, order.values, outputs, kept)
+        kept = [await self._fetch(file, request) for file in outputs.files]
+        return result_of(request.tool, name, graph, request.values, outputs, kept)
 
-    async def _cancel(self, job: str, order: ComfyUIRequest) -> None:
+    async def _cancel(self, job: str, request: ComfyUIRequest) -> None:
         """Ask for the end of a job; of one whose id is not known yet, as far as the server lists it already."""
         with suppress(CallError, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):
-                name = job or str((await self._found(order) or {}).get("id", ""))
+                name = job or str((await self._found(request) or {}).get("id", ""))
                 if name:
                     await exchange(self._http, "POST", f"{_path(name)}/cancel")
 
@@ -109,22 +109,22 @@ class JobsApi:
             )
         return {"__type": "core/ASSET", "info": {"id": value["id"]}}
 
-    async def _submit(self, order: ComfyUIRequest, graph: Mapping[str, Any]) -> Mapping[str, Any]:
-        if order.call.is_again:
-            if (known := await self._listed(order)) is None:
-                raise _lost(order.run, "the process that asked for it has ended, and the server does not list it")
+    async def _submit(self, request: ComfyUIRequest, graph: Mapping[str, Any]) -> Mapping[str, Any]:
+        if request.call.is_again:
+            if (known := await self._listed(request)) is None:
+                raise _lost(request.run, "the process that asked for it has ended, and the server does not list it")
             return known
-        headers = {"Idempotency-Key": order.run} if order.is_keyed else {}
+        headers = {"Idempotency-Key": request.run} if request.is_keyed else {}
         try:
             answer = await exchange(
                 self._http,
                 "POST",
                 _JOBS,
-                json={"workflow": graph, "metadata": f"{order.run} {order.mark}"},
+                json={"workflow": graph, "metadata": f"{request.run} {request.mark}"},
                 headers=headers,
             )
         except CallError as error:
-            if error.outcome != "none" and (found := await self._found(order)) is not None:
+            if error.outcome != "none" and (found := await self._found(request)) is not None:
                 return found
             raise
         value = answer.members
@@ -132,28 +132,28 @@ class JobsApi:
             return value
         refusal = object_at(value, "error")
         if refusal.get("code") == "idempotency_key_reuse":
-            if (found := await self._found(order)) is not None:
+            if (found := await self._found(request)) is not None:
                 return found
-            raise _lost(order.run, "its key was used before, and the server does not list its job any more")
-        raise _refused(answer, refusal, order.tool.data["places"])
+            raise _lost(request.run, "its key was used before, and the server does not list its job any more")
+        raise _refused(answer, refusal, request.tool.data["places"])
 
-    async def _found(self, order: ComfyUIRequest) -> Mapping[str, Any] | None:
+    async def _found(self, request: ComfyUIRequest) -> Mapping[str, Any] | None:
         """`_listed`, where the server can be asked."""
         try:
-            return await self._listed(order)
+            return await self._listed(request)
         except IdempotencyConflict:
             raise
         except CallError:
             return None
 
-    async def _listed(self, order: ComfyUIRequest) -> Mapping[str, Any] | None:
+    async def _listed(self, request: ComfyUIRequest) -> Mapping[str, Any] | None:
         """The job of a run that was submitted before."""
         jobs = (await self._object(_JOBS, params={"limit": str(_MOST_LISTED)})).get("jobs")
         rows = [job for job in jobs if isinstance(job, Mapping)] if isinstance(jobs, list) else []
         for job in rows:
             run, _, mark = str(job.get("metadata")).partition(" ")
-            if run == order.run and isinstance(job.get("id"), str):
-                order.must_be_of(mark)
+            if run == request.run and isinstance(job.get("id"), str):
+                request.must_be_of(mark)
                 return job
         return None
 
@@ -179,10 +179,10 @@ class JobsApi:
                     return state
                 _progress(reporter, object_at(state, "progress"), str(state.get("status"))[:40])
 
-    async def _fetch(self, file: OutputFile, order: ComfyUIRequest) -> StoredFile:
+    async def _fetch(self, file: OutputFile, request: ComfyUIRequest) -> StoredFile:
         path = f"{_ASSETS}/{quote(file.where['id'], safe='')}/content"
         answer = await download_file(self._http, path, file.name)
-        return await keep(answer.body, answer.media_type, file.name, file.node, self._url + path, order.call)
+        return await keep(answer.body, answer.media_type, file.name, file.node, self._url + path, request.call)
 
     async def _object(self, path: str, **options: Any) -> Mapping[str, Any]:
         answer = await exchange(self._http, "GET", path, **options)

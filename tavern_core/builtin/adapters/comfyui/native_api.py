@@ -77,7 +77,7 @@ class NativeApi:
                     found[name] = value[name]
         return found
 
-    async def run(self, order: ComfyUIRequest) -> ToolResult:
+    async def run(self, request: ComfyUIRequest) -> ToolResult:
         """Run a workflow to its end.
 
         Raises:
@@ -85,32 +85,32 @@ class NativeApi:
             InputInvalid: the server refuses an argument (INPUT_SCHEMA_INVALID).
             IdempotencyConflict: the key is that of a run with other arguments (IDEMPOTENCY_CONFLICT).
         """
-        values = {**order.values, **await self._uploaded(order)}
-        graph = fill(order.tool.data["graph"], order.tool.data["places"], values)
-        reporter = ProgressReporter(order.call, previews=self._previews)
-        entry = await self._state(order.run) if order.is_keyed else "gone"
-        run = order.run
-        if entry == "gone" and order.call.is_again:
+        values = {**request.values, **await self._uploaded(request)}
+        graph = fill(request.tool.data["graph"], request.tool.data["places"], values)
+        reporter = ProgressReporter(request.call, previews=self._previews)
+        entry = await self._state(request.run) if request.is_keyed else "gone"
+        run = request.run
+        if entry == "gone" and request.call.is_again:
             raise _lost(run, "the process that asked for it has ended, and the server does not know it")
         try:
             if entry == "gone":
                 client = str(uuid.uuid4())
                 async with self._messages(client) as messages:
-                    run = await self._queue(order, graph, client)
+                    run = await self._queue(request, graph, client)
                     entry = await self._ended(run, graph, messages, reporter)
             elif not isinstance(entry, Mapping):  # its messages go to the call that queued it
                 entry = await self._ended(run, graph, None, reporter)
         except asyncio.CancelledError:
             await self._cancel(run)
             raise
-        order.must_be_of(_mark_of(entry))
-        outputs = outputs_of(run, entry, order.tool.data["outputs"])
-        kept = [await self._fetch(file, order) for file in outputs.files]
-        return result_of(order.tool, run, graph, order.values, outputs, kept)
+        request.must_be_of(_mark_of(entry))
+        outputs = outputs_of(run, entry, request.tool.data["outputs"])
+        kept = [await self._fetch(file, request) for file in outputs.files]
+        return result_of(request.tool, run, graph, request.values, outputs, kept)
 
-    async def _uploaded(self, order: ComfyUIRequest) -> dict[str, str]:
-        files = [name for name in order.tool.data["files"] if order.values.get(name) is not None]
-        return {name: await self._upload(await upload_of(str(order.values[name]), order.call)) for name in files}
+    async def _uploaded(self, request: ComfyUIRequest) -> dict[str, str]:
+        files = [name for name in request.tool.data["files"] if request.values.get(name) is not None]
+        return {name: await self._upload(await upload_of(str(request.values[name]), request.call)) for name in files}
 
     async def _upload(self, file: Upload) -> str:
         """Put an input on the server; the name that nodes know it by."""
@@ -131,28 +131,28 @@ class NativeApi:
             )
         return f"{value['subfolder']}/{name}" if value.get("subfolder") else name
 
-    async def _queue(self, order: ComfyUIRequest, graph: Mapping[str, Any], client: str) -> str:
+    async def _queue(self, request: ComfyUIRequest, graph: Mapping[str, Any], client: str) -> str:
         """Queue a run; its id, which is the server's own where that is too old to take ours."""
-        body = {"prompt": graph, "client_id": client, "prompt_id": order.run}
-        if order.is_keyed:
-            body["extra_data"] = {_MARK: order.mark}
+        body = {"prompt": graph, "client_id": client, "prompt_id": request.run}
+        if request.is_keyed:
+            body["extra_data"] = {_MARK: request.mark}
         try:
             answer = await exchange(self._http, "POST", "/prompt", json=body)
         except CallError as error:
-            if error.outcome == "none" or await self._looked_up(order.run) == "gone":
+            if error.outcome == "none" or await self._looked_up(request.run) == "gone":
                 raise
-            return order.run  # the answer was lost, and the run is there
+            return request.run  # the answer was lost, and the run is there
         data = answer.members
         if answer.status == 400:
-            raise invalid(data, order.tool.data["places"])
+            raise invalid(data, request.tool.data["places"])
         if answer.status != 200:
             raise _refused(answer)
         run = data.get("prompt_id")
         if isinstance(run, str) and 0 < len(run) <= 100 and run.isprintable():
             return run
-        if await self._looked_up(order.run) == "gone":
-            raise _lost(order.run, "the server took the workflow and does not say as what")
-        return order.run
+        if await self._looked_up(request.run) == "gone":
+            raise _lost(request.run, "the server took the workflow and does not say as what")
+        return request.run
 
     async def _ended(
         self,
@@ -237,10 +237,10 @@ class NativeApi:
                 if await self._place(run) == "running":
                     await exchange(self._http, "POST", "/interrupt", json={"prompt_id": run})
 
-    async def _fetch(self, file: OutputFile, order: ComfyUIRequest) -> StoredFile:
+    async def _fetch(self, file: OutputFile, request: ComfyUIRequest) -> StoredFile:
         answer = await download_file(self._http, "/view", file.name, params=dict(file.where))
         url = f"{self._url}/view?{urlencode(file.where)}"
-        return await keep(answer.body, answer.media_type, file.name, file.node, url, order.call)
+        return await keep(answer.body, answer.media_type, file.name, file.node, url, request.call)
 
     async def _json(self, path: str) -> Mapping[str, Any]:
         return _object(path, await exchange(self._http, "GET", path))
