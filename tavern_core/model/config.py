@@ -461,7 +461,7 @@ class HostConfig(FilePart):
     upstreams: dict[str, Any] = Field(default_factory=dict)
     """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
     llms: dict[str, Any] = Field(default_factory=dict)
-    """Language models: name → `model.llms.LlmConfig`."""
+    """Language models: name → `model.llm_config.LlmConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)
     """Exclusive slot → the plugin that fills it."""
     profiles: tuple[str, ...] = ("profiles",)

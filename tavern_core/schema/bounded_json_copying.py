@@ -7,7 +7,7 @@
     from_python     models, dates, sets and enums as JSON
     quick_copy      `json_copy` in one walk, for what is small and usual
 
-Other copies mean other things: `kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_value_encoding.fresh` copies any
+Other copies mean other things: `kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_value_encoding.deep_copy` copies any
 object, `schema/redact` masks, `model/result` and `kernel/log/record` write text in place of what is not JSON, `graph/json_patch`
 copies what has been measured (this layer does not see it).
 

@@ -69,7 +69,7 @@ class DiskCache:
         """Cache an answer, if it can be stored in a file.
 
         Args:
-            made: `values.written` of `outputs`, if already computed.
+            made: `node_value_encoding.written` of `outputs`, if already computed.
         """
         if made is None:
             made = written(outputs, MOST_BYTES, self._is_secret)

@@ -170,7 +170,7 @@ def _filter(
 
 
 def document_of(tool: ToolSpec) -> dict[str, list[str]]:
-    """The words of a tool, column by column (`fulltext.COLUMNS`), bounded in size."""
+    """The words of a tool, column by column (`full_text.COLUMNS`), bounded in size."""
     texts = {
         "id": tool.id,
         "name": " ".join((tool.display_name, tool.local_name, *_own_name(tool), *tool.aliases)),

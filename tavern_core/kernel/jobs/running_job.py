@@ -32,7 +32,7 @@ class Left:
     has_asked: bool = False
     """It waited for an answer, or for a slot after that, when its process ended."""
     point: str = ""
-    """What finds its work at another system again; see `background.ResumePoint`."""
+    """What finds its work at another system again; see `background_call_request.ResumePoint`."""
     followed: str = ""
     """The definition of the tool whose adapter only follows that work."""
     answers: tuple[tuple[str, Any], ...] = ()
@@ -138,7 +138,7 @@ class JobRunner(Protocol):
 
 
 class JobPoint:
-    """The resume point of a job, stored with it; see `background.ResumePoint`."""
+    """The resume point of a job, stored with it; see `background_call_request.ResumePoint`."""
 
     def __init__(self, runner: JobRunner, running: RunningJob) -> None:
         self._runner, self._running, self.text, self.followed = runner, running, running.point, running.followed

@@ -62,7 +62,7 @@ class EffectiveScopes:
         return found
 
     def places(self, record: PluginRecord) -> Mapping[str, str]:
-        """What the beginnings of paths stand for (`model.scope.ROOTS`; "" is the project), except ``$workspace``."""
+        """What the beginnings of paths stand for (`model.capability_scope.ROOTS`; "" is the project), except ``$workspace``."""
         places = {
             "": str(self.project),
             "$data": str(self.data_root / record.name),

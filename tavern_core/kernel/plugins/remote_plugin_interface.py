@@ -16,7 +16,7 @@ class RemotePlugin(ABC):
 
     @abstractmethod
     def handler(self, target: str, /) -> Any:
-        """The proxy of the ``module:name`` of a tool file: a `contract.targets.BindsItself` that `DescribesItself`."""
+        """The proxy of the ``module:name`` of a tool file: a `contract.python_targets.BindsItself` that `DescribesItself`."""
 
     @abstractmethod
     def nodes(self, entry: str, /) -> list[NodeSpec]:
