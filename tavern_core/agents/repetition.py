@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.canonical_json import json_digest
+from tavern_core.model.plain_data import json_digest
 from tavern_core.model.result import ToolResult
 
 WARN_AT: Final = 2

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tavern_core.model.json_leaves import with_leaves
+from tavern_core.model.plain_data import with_leaves
 from tavern_core.schema.tree import SAME_PLACE_LISTS, SchemaReferences, nodes_of
 
 Whole = Callable[[Any], Any]

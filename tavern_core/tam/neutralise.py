@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tavern_core.model.json_leaves import with_texts
+from tavern_core.model.plain_data import with_texts
 from tavern_core.model.safe_printing import seen
 from tavern_core.tam.grammar import (
     ARROW_HEAD,

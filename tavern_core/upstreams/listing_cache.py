@@ -28,7 +28,7 @@ from tavern_core.errors import StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, read_text, write_atomic
 from tavern_core.kernel.files.json_state import JsonStateFile
-from tavern_core.model.canonical_json import json_digest
+from tavern_core.model.plain_data import json_digest
 
 LARGEST_FILE: Final = 64_000_000
 MOST_LOCKED: Final = 20_000

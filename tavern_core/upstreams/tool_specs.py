@@ -18,9 +18,9 @@ from tavern_core.errors import UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.plugins.tool_spec_validation import VERSION
 from tavern_core.model.capability import DESTRUCTIVE, is_dangerous
-from tavern_core.model.json_leaves import with_texts
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import did_you_mean, fold
+from tavern_core.model.plain_data import with_texts
 from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.safe_printing import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec

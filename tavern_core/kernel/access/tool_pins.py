@@ -18,9 +18,9 @@ from tavern_core.errors import Finding, StateDamaged, ToolNotFound, ToolQuaranti
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
 from tavern_core.kernel.files.json_state import JsonStateFile
-from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.plain_data import json_digest
 from tavern_core.model.tool import ToolSpec
 
 FILE: Final = "tool-pins.json"

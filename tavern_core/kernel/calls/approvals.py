@@ -39,10 +39,10 @@ from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.stores.store_offload import ask_raising
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
-from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.capability import RISKS, Risk, describe
 from tavern_core.model.event import APPROVAL_DECIDED, APPROVAL_REQUESTED, Event
 from tavern_core.model.message_translation import say
+from tavern_core.model.plain_data import json_digest
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 

@@ -26,7 +26,7 @@ from tavern_core.kernel.files.atomic_file import kept_mode, read_text, write_ato
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.kernel.text.yaml_reader import read_yaml
-from tavern_core.model.json_leaves import with_leaves
+from tavern_core.model.plain_data import with_leaves
 from tavern_core.model.safe_printing import shortened
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_/-])?\Z")

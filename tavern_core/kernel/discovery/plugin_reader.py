@@ -29,9 +29,9 @@ from tavern_core.kernel.files.file_stamp import compact_stamp_at, is_settled
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
-from tavern_core.model.canonical_json import json_digest
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.naming_rules import is_plugin_name
+from tavern_core.model.plain_data import json_digest
 
 CODE: Final = "MANIFEST_INVALID"
 _LOOKALIKES: Final = ("plugin.yml", "Plugin.yaml", "plugin.json", "plugin.toml", "manifest.yaml", "plugin.yaml.txt")

@@ -15,7 +15,7 @@ from typing import Any
 
 from tavern_core.kernel.settings.secret_masking import KnownSecrets
 from tavern_core.model import depths
-from tavern_core.model.json_leaves import with_leaves
+from tavern_core.model.plain_data import with_leaves
 from tavern_core.model.result import NO_REST, ToolError, ToolResult
 from tavern_core.model.safe_printing import printed
 from tavern_core.schema.redact import named_secrets, redact_text

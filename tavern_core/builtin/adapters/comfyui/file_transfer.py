@@ -19,7 +19,7 @@ from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.artifact import SCHEME
-from tavern_core.model.canonical_json import json_digest
+from tavern_core.model.plain_data import json_digest
 from tavern_core.model.result import Evidence, ToolResult
 from tavern_core.model.safe_printing import shortened
 

@@ -14,7 +14,7 @@ from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.errors import IdempotencyConflict, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import owner_of
-from tavern_core.model.canonical_json import json_digest
+from tavern_core.model.plain_data import json_digest
 
 _NAMESPACE: Final = uuid.UUID("6f1b1e0e-53b2-5b5c-9c1d-0c5ad1a6f3aa")
 _LARGEST_SEED: Final = 2**53 - 1

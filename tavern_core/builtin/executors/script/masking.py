@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tavern_core.model.json_leaves import with_texts
+from tavern_core.model.plain_data import with_texts
 from tavern_core.schema.secret_encodings import MASK, forms
 from tavern_core.schema.secret_names import is_secret_name
 

@@ -1,11 +1,23 @@
-"""Plain data with other leaves: each text masked, each number written alike."""
+"""Plain data: its digest, and copies with other leaves, such as each text masked or each number written alike."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tavern_core.model import depths
+
+
+def json_digest(value: Any, *, is_compact: bool = False) -> str:
+    """The SHA-256, in hex, of plain data, the same for every order of its keys. What is not JSON counts as its text.
+
+    Args:
+        is_compact: no blanks between the parts. Stored digests were made in both forms.
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":") if is_compact else None, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def with_leaves(
