@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tavern_core.graph.order import reached
+from tavern_core.graph.order import reachable_along
 from tavern_core.graph.plan import GROUP_INPUT, GROUP_OUTPUT
 from tavern_core.graph.slot_compatibility import mismatch
 from tavern_core.model.node import ABSENT, NodeSpec, Slot
@@ -138,8 +138,10 @@ class DraftGraph:
 
     def _ahead(self, node: str) -> set[str]:
         """A node and every node whose result it needs."""
-        return reached(((target, source) for _, (source, _), (target, _) in self._edges), [node])
+        return reachable_along(((target, source) for _, (source, _), (target, _) in self._edges), [node])
 
     def _behind(self, node: str, without: str) -> set[str]:
         """A node and every node that needs its result."""
-        return reached(((source, target) for id_, (source, _), (target, _) in self._edges if id_ != without), [node])
+        return reachable_along(
+            ((source, target) for id_, (source, _), (target, _) in self._edges if id_ != without), [node]
+        )

@@ -14,7 +14,7 @@ from tavern_core.flow.composition import WorkflowServices
 from tavern_core.flow.workflows import Workflows
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.compile import reference_of
-from tavern_core.graph.order import reached
+from tavern_core.graph.order import reachable_along
 from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUPS
 from tavern_core.model import depths
@@ -111,7 +111,7 @@ class DryRunner:
 
 def _with_dependents(workflow: Workflow, nodes: Iterable[str]) -> set[str]:
     """Nodes, and all that need their results."""
-    return reached(((edge.source, edge.target) for edge in workflow.edges), nodes)
+    return reachable_along(((edge.source, edge.target) for edge in workflow.edges), nodes)
 
 
 def _problem(error: NodeError) -> PatchProblem:

@@ -44,7 +44,7 @@ def not_installed(needs: str, extra: str) -> ToolFailed:
     return ToolFailed(text, hint=hint, fixFor="operator")
 
 
-def own_interrupts_failed(function: Callable[..., Any], *args: Any) -> Any:
+def with_interrupts_as_failures(function: Callable[..., Any], *args: Any) -> Any:
     """Call code of an upstream in a worker thread. No Ctrl-C reaches that: a KeyboardInterrupt is the code's own failure."""
     try:
         return function(*args)

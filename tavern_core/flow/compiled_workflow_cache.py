@@ -97,7 +97,7 @@ class WorkflowCompiler:
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows without a file, and their document as it would be in a file."""
 
-    async def made(self, what: Any) -> CompiledWorkflow:
+    async def compiled(self, what: Any) -> CompiledWorkflow:
         """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
         await self.plugin_workflows.prepare()
         return await self._make(self._read(what))

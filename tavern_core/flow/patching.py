@@ -150,10 +150,10 @@ class WorkflowPatcher:
                 patch, changed_by = await self._calls.change_patch(implementations, patch, before)
                 patch = plain_patch(patch)
             done = apply_patch(before, patch)
-            said = (await self._compiler.made(done.workflow)).problems
+            said = (await self._compiler.compiled(done.workflow)).problems
             if _move_values(patch, done, said):
                 done = apply_patch(before, patch)
-                said = (await self._compiler.made(done.workflow)).problems
+                said = (await self._compiler.compiled(done.workflow)).problems
         except PatchRefused as refused:
             return PatchOutcome(False, before, problems=refused.problems, changed_by=changed_by)
         problems = await self._problems(before, done, said)
@@ -203,7 +203,7 @@ class WorkflowPatcher:
         found = tuple(problems_of_patch(said, done))
         if not any(each.severity == "error" for each in found):
             return found
-        old = {each.identity for each in (await self._compiler.made(before)).problems if each.severity == "error"}
+        old = {each.identity for each in (await self._compiler.compiled(before)).problems if each.severity == "error"}
         return tuple(
             replace(each, is_old=True, op=None) if each.severity == "error" and problem.identity in old else each
             for problem, each in zip(said, found, strict=True)

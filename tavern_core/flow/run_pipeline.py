@@ -171,23 +171,23 @@ class WorkflowRunner:
         options: Mapping[str, Any],
         taken: ResumedRun | None = None,
     ) -> AdmittedRun:
-        made = await self.compiler.made(what)
-        if made.prepared is None:
-            raise made.refuse()
-        await self._rights.judge(_specs(made.prepared), caller)
+        compiled = await self.compiler.compiled(what)
+        if compiled.prepared is None:
+            raise compiled.refuse()
+        await self._rights.judge(_specs(compiled.prepared), caller)
         request = self._request(options, taken)
-        earlier = self._earlier(request.again, caller, made.prepared, request.start_at, taken)
+        earlier = self._earlier(request.again, caller, compiled.prepared, request.start_at, taken)
         run_id = taken.kept.run_id if taken is not None else request.run_id or new_run_id()
         log = RunEventLog() if taken is None else self._log_of(run_id)
-        info = RunInfo(run_id, made.workflow.id, caller.principal or "")
+        info = RunInfo(run_id, compiled.workflow.id, caller.principal or "")
         inputs = {key: plain(value) for key, value in inputs.items()}
         seen, is_changed = await self._seen(inputs, log, info, taken)
-        chosen_inputs = _chosen(seen, info, made.prepared)
-        _check_inputs(made.prepared, chosen_inputs, info)
-        wanted_steps(made.prepared, request.options.to)
+        chosen_inputs = _chosen(seen, info, compiled.prepared)
+        _check_inputs(compiled.prepared, chosen_inputs, info)
+        wanted_steps(compiled.prepared, request.options.to)
         cache, recorder = self._cache(request, earlier), None
         if request.keep:
-            about = await self._about(run_id, made.workflow, caller, taken)
+            about = await self._about(run_id, compiled.workflow, caller, taken)
             about = replace(  # the inputs are copied, because nodes may change them
                 about, inputs=deep_copy(inputs), changed=deep_copy(chosen_inputs) if is_changed else None,
                 options=stored_options(request.options, options, about.latency_ms),
@@ -195,7 +195,7 @@ class WorkflowRunner:
             recorder = RunRecorder(self.caches.runs, cache, about, None if taken is None else taken.journal)
         times, around = 0 if taken is None else taken.kept.times_taken_up, self._node_hooks(info)
         run = Run(
-            made.prepared, chosen_inputs, host=self._run_host, context=caller, options=request.options,
+            compiled.prepared, chosen_inputs, host=self._run_host, context=caller, options=request.options,
             beginning=RunStart(run_id, cache, request.answers, log, times, around, recorder),
         )  # fmt: skip
         self._take_over_reading(run, request.again if taken is None else run_id)

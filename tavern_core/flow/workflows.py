@@ -153,7 +153,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     async def checked(self, what: Any) -> builtins.list[FlowProblem]:
         """`check` for code in an event loop."""
-        made: CompiledWorkflow = await self._runner.compiler.made(what)
+        made: CompiledWorkflow = await self._runner.compiler.compiled(what)
         return [*made.problems]
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
@@ -400,7 +400,7 @@ class Workflows(Mapping[str, "Workflow"]):
         prepared: PreparedPlan | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
-                prepared = (await self._runner.compiler.made(document_of_run(kept, self._workflow_files))).prepared
+                prepared = (await self._runner.compiler.compiled(document_of_run(kept, self._workflow_files))).prepared
         outputs = {path: made for path, (_, _, made) in steps.items()}
         return record_of(kept, self.events(run_id), outputs, has_ended, prepared)
 

@@ -65,7 +65,7 @@ class Successors(Protocol[K]):
     def __getitem__(self, node: K, /) -> Iterable[K]: ...
 
 
-def reached(edges: Iterable[tuple[K, K]], starts: Iterable[K]) -> set[K]:
+def reachable_along(edges: Iterable[tuple[K, K]], starts: Iterable[K]) -> set[K]:
     """The `starts` and every node to which `edges` lead from them."""
     after: defaultdict[K, list[K]] = defaultdict(list)
     for source, target in edges:

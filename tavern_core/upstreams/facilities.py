@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Process
-from tavern_core.contract.exchange import own_interrupts_failed
+from tavern_core.contract.exchange import with_interrupts_as_failures
 from tavern_core.contract.tool_context import RUNNING, ToolContext
 from tavern_core.errors import PolicyDenied, SettingsInvalid, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
@@ -330,4 +330,4 @@ class CallFacility:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
-        return in_thread(self._threads, own_interrupts_failed, (function, *args), None, self._owner)
+        return in_thread(self._threads, with_interrupts_as_failures, (function, *args), None, self._owner)

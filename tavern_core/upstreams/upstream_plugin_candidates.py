@@ -13,7 +13,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.discovery.manifest_facts import ManifestFacts
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.plugins.candidate import Origin, PluginCandidate
+from tavern_core.kernel.plugins.candidate import PluginCandidate, PluginOrigin
 from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.kernel.signal import Signal
 from tavern_core.model.call import Rights
@@ -161,7 +161,7 @@ class UpstreamEntry(UpstreamSystem):
         return PluginCandidate(
             self.plugin,
             "upstream",
-            _Connection(self, manifest, names),
+            _UpstreamOrigin(self, manifest, names),
             facts,
             location=config.target,
             tool_ids=tuple(f"{self.plugin}:{local}" for local in ids.values()),
@@ -173,7 +173,7 @@ class UpstreamEntry(UpstreamSystem):
 
 
 @dataclass(frozen=True, slots=True)
-class _Connection(Origin):
+class _UpstreamOrigin(PluginOrigin):
     """An upstream: it has no code, and its tools are those that it listed last."""
 
     entry: UpstreamEntry

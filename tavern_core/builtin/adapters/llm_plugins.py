@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
-from tavern_core.contract.exchange import own_interrupts_failed
+from tavern_core.contract.exchange import with_interrupts_as_failures
 from tavern_core.contract.installed_tools import InstalledTools, distribution_of
 from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.model.result import ToolResult
@@ -60,10 +60,12 @@ class LlmPlugins:
         for registered, name in things:
             label = _label(registered, name)
             try:
-                thing = await asyncio.to_thread(own_interrupts_failed, _made, registered, arguments.get(label, {}))
+                thing = await asyncio.to_thread(
+                    with_interrupts_as_failures, _made, registered, arguments.get(label, {})
+                )
                 if callable(prepare := getattr(thing, "prepare_async", None)):
                     await prepare()
-                await asyncio.to_thread(own_interrupts_failed, _describe, thing, name, tools, found)
+                await asyncio.to_thread(with_interrupts_as_failures, _describe, thing, name, tools, found)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - one never costs the others
                 left_out[label] = printed(error)
         for label in arguments.keys() - {_label(thing, name) for thing, name in things}:

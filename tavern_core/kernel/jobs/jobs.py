@@ -26,7 +26,7 @@ from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sourc
 from tavern_core.kernel.execution.sync_async_drivers import cancellations
 from tavern_core.kernel.jobs.job_records import LOST, StoredJob, ended_job
 from tavern_core.kernel.jobs.new_jobs import NewJobs
-from tavern_core.kernel.jobs.running_job import Left, RunningJob, give_answer
+from tavern_core.kernel.jobs.running_job import ResumeState, RunningJob, give_answer
 from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs, status_of
 from tavern_core.kernel.stores.end_requests import END, ask_to_end
 from tavern_core.model.call import CallContext, check_caller, check_most, owner_of, restored_context
@@ -314,7 +314,9 @@ class Jobs(Mapping[str, Job]):
             self._check_lost(job, kept)
         request = _request(job, kept.facts)
         await self._records.aside(self._running.enter)
-        running = RunningJob(id, kept.record.owner, request, job.trace, left=_left(job, kept.facts, is_waiting))
+        running = RunningJob(
+            id, kept.record.owner, request, job.trace, resumed=_resume_state(job, kept.facts, is_waiting)
+        )
         changed = await self._records.aside(self._taken_up, running, kept)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
@@ -428,10 +430,10 @@ def _request(job: Job, facts: Mapping[str, Any]) -> BackgroundCallRequest:
     )  # fmt: skip
 
 
-def _left(job: Job, facts: Mapping[str, Any], is_waiting: bool) -> Left:
-    """What the process that ran a job before has left."""
+def _resume_state(job: Job, facts: Mapping[str, Any], is_waiting: bool) -> ResumeState:
+    """What is stored of a job for the process that resumes it."""
     has_asked = facts.get("asked") and job.error is not None and job.error.outcome == "none"
-    return Left(
+    return ResumeState(
         bool(has_asked) or (is_waiting and not facts.get("approval")),
         str(facts.get("point") or ""),
         str(facts.get("followed") or ""),

@@ -26,8 +26,8 @@ AGAIN_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What the process that ran a job before has left for the one that resumes it."""
+class ResumeState:
+    """What is stored of a job for the process that resumes it."""
 
     has_asked: bool = False
     """It waited for an answer, or for a slot after that, when its process ended."""
@@ -39,7 +39,7 @@ class Left:
     """Each for the next question of its name."""
 
 
-_NOTHING: Final = Left()
+_NOT_RESUMED: Final = ResumeState()
 
 
 class RunningJob:
@@ -91,7 +91,7 @@ class RunningJob:
         request: BackgroundCallRequest,
         trace: Mapping[str, str],
         outer: Frame | None = None,
-        left: Left = _NOTHING,
+        resumed: ResumeState = _NOT_RESUMED,
     ) -> None:
         self.id = id
         self.owner = owner
@@ -102,13 +102,13 @@ class RunningJob:
         self.outer = outer
         if request.done is not None:
             self.done = request.done
-        self.has_asked = left.has_asked
-        self.point, self.followed = left.point, left.followed
+        self.has_asked = resumed.has_asked
+        self.point, self.followed = resumed.point, resumed.followed
         self.left: list[Future[Any]] = []
         """Threads of it that could not be stopped."""
         self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         """What its tool asks now, and where the answer is waited for."""
-        self.known: list[tuple[str, Any]] = [*left.answers]
+        self.known: list[tuple[str, Any]] = [*resumed.answers]
         """Answers of the process that ran it before that its tool has not got yet."""
         self.given: list[tuple[str, Any]] = []
         """The answers that its tool has got: another process gives them again."""

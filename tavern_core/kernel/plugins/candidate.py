@@ -66,7 +66,7 @@ class Tiers(Protocol):
         ...
 
 
-class Origin(ABC):
+class PluginOrigin(ABC):
     """What a plugin comes from: its code, and its files as they are now. Most of it is only there for plugins with files."""
 
     can_reload = False
@@ -110,7 +110,7 @@ class PluginCandidate:
 
     name: str
     source: Source
-    origin: Origin
+    origin: PluginOrigin
     facts: ManifestFacts
     """The light half of its manifest."""
     distribution: str = ""
@@ -224,7 +224,7 @@ class PluginCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bundled(Origin):
+class _BuiltinOrigin(PluginOrigin):
     name: str
     version: str
     module: str
@@ -237,7 +237,7 @@ class _Bundled(Origin):
 
 
 @dataclass(frozen=True, slots=True)
-class _Given(Origin):
+class _ObjectOrigin(PluginOrigin):
     """An object that a program passed."""
 
     thing: Any
@@ -260,7 +260,7 @@ def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str
     return PluginCandidate(
         name,
         "builtin",
-        _Bundled(name, version, module),
+        _BuiltinOrigin(name, version, module),
         ManifestFacts(name, version),
         location=module,
         implicit=True,
@@ -319,7 +319,7 @@ def object_candidate(given: Any) -> PluginCandidate:
     return PluginCandidate(
         name,
         "object",
-        _Given(thing, final, tools),
+        _ObjectOrigin(thing, final, tools),
         facts,
         location=_place_of(plugin.thing),
         folder_path=str(folder) if folder is not None and not implicit else "",

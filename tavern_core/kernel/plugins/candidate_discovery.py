@@ -18,7 +18,7 @@ from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
 from tavern_core.kernel.discovery.other_formats import roots_of
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
-from tavern_core.kernel.plugins.candidate import Origin, PluginCandidate, Tiers, has_nodes, isolation_reason
+from tavern_core.kernel.plugins.candidate import PluginCandidate, PluginOrigin, Tiers, has_nodes, isolation_reason
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.plugin_status import Diagnostic, Source
@@ -149,7 +149,7 @@ def _report_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Files(Origin):
+class _FileOrigin(PluginOrigin):
     """The files of a discovered plugin."""
 
     plugin: FoundPlugin
@@ -193,7 +193,7 @@ def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers)
     return PluginCandidate(
         plugin.name,
         plugin.source,
-        _Files(plugin, code),
+        _FileOrigin(plugin, code),
         facts,
         plugin.distribution,
         plugin.location,

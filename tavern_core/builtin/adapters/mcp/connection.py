@@ -45,7 +45,7 @@ from tavern_core.builtin.adapters.mcp.content import result_of
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
 from tavern_core.builtin.adapters.mcp.listing import read_tools
 from tavern_core.builtin.adapters.mcp.pending import PendingRequests, ProgressCallback
-from tavern_core.builtin.adapters.mcp.requests import McpRequests, OthersMessages
+from tavern_core.builtin.adapters.mcp.requests import LibraryStream, McpRequests
 from tavern_core.builtin.adapters.mcp.resources_and_prompts import McpDocuments
 from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
@@ -130,7 +130,7 @@ class SessionTask:
             async with AsyncExitStack() as opened:
                 reading, writing, posts = await opened.enter_async_context(await self._transport())
                 session = await opened.enter_async_context(
-                    self._new_session(OthersMessages(reading, self._pending), writing)
+                    self._new_session(LibraryStream(reading, self._pending), writing)
                 )
                 await self._negotiate(session)
                 is_modern = session.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -171,7 +171,7 @@ class SessionTask:
 
         return http_streams(self._upstream, self._most, self._pending, self._show)
 
-    def _new_session(self, reading: OthersMessages, writing: WriteStream[SessionMessage]) -> ClientSession:
+    def _new_session(self, reading: LibraryStream, writing: WriteStream[SessionMessage]) -> ClientSession:
         return ClientSession(
             reading,
             writing,

@@ -32,7 +32,7 @@ class Requester(Protocol):
     async def request(self, method: str, params: dict[str, Any], name: str = "") -> dict[str, Any]: ...
 
 
-class OthersMessages(ReadableStream):
+class LibraryStream(ReadableStream):
     """The stream that the library reads: what answers none of our own requests."""
 
     def __init__(self, reading: ReadStream[SessionMessage | Exception], pending: PendingRequests) -> None:
