@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +22,8 @@ def steady() -> int:
 
 
 @pytest.mark.slow
-def test_plugins_that_vanish_while_others_list_and_call(workshop: Workshop) -> None:
+def test_plugins_that_vanish_while_others_list_and_call(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else an import makes the folder again for its __pycache__
     folder = workshop.folder("one", TOOL, HELLO)
     host = workshop.open(Plugin([steady], name="steady"))
     done = threading.Event()

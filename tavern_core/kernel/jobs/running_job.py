@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from tavern_core.contract.tool_context import LogLevel
@@ -17,7 +18,7 @@ from tavern_core.kernel.calls.background_call_request import BackgroundCallReque
 from tavern_core.kernel.calls.elicitation import mismatch, unanswered
 from tavern_core.kernel.calls.running_call import Frame
 from tavern_core.kernel.jobs.job_records import JobRecords
-from tavern_core.model.job import Job, JobStatus
+from tavern_core.model.job import JobStatus
 from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolResult
 
@@ -224,15 +225,14 @@ class JobConversation:
 def show_questions(records: JobRecords, running: RunningJob) -> None:
     """Store with a job what its tool asks now, from any thread."""
 
-    def now(job: Job) -> Job:
-        questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
-        status: JobStatus = "input_required" if questions else "queued" if running.is_entering else "running"
-        return replace(job, status=status, questions=questions)
-
     with running.storing:
+        is_entering = running.is_entering  # once: its loop may change it meanwhile, and status and fact are stored together
+        questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
+        status: JobStatus = "input_required" if questions else "queued" if is_entering else "running"
+        now = partial(replace, status=status, questions=questions)
         answers = records.disk.arguments({"given": [*running.given]}) or {}
         try:
-            records.change(running.id, now, answers=answers.get("given", ()), asked=running.is_entering)
+            records.change(running.id, now, answers=answers.get("given", ()), asked=is_entering)
             running.is_shown = True
         except TavernError:
             running.is_shown = False  # stored as soon as the store can be used
