@@ -53,7 +53,7 @@ class AgentModelRequests:
 
         Raises:
             CallError: the model cannot be reached or refuses.
-            Waits: the workflow waits for a person.
+            PersonRequired: the workflow waits for a person.
         """
         if self._written.deliberation_workflow:
             return await self._deliberate(messages)

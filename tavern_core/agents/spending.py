@@ -113,7 +113,7 @@ class BudgetTracker:
         """Await something within the seconds of the budget; time that people take does not count.
 
         Raises:
-            OutOfTime: they are over; the work is cancelled.
+            TimeBudgetExceeded: they are over; the work is cancelled.
         """
         running, clock = asyncio.ensure_future(work), self.clock
         try:

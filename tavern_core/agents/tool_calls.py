@@ -110,11 +110,11 @@ class ToolCalls:
                 self.made.append(PastCall(data["tool"], data["arguments"], result_of(known), reads))
 
     async def text(self, text: str) -> TextOutcome:
-        """Run the TAM blocks of a text. Raises Waits, PlaybackEnds."""
+        """Run the TAM blocks of a text. Raises PersonRequired, PlaybackEnds."""
         return await self._transcript.run(text, self._context, max_chars=FEEDBACK_CHARS, parallel=True)
 
     async def native(self, calls: Sequence[ModelCall]) -> list[ToolResult]:
-        """Make native calls: those that only read, next to each other, at the same time. Raises Waits, PlaybackEnds."""
+        """Make native calls: those that only read, next to each other, at the same time. Raises PersonRequired, PlaybackEnds."""
         results: list[ToolResult] = []
         group: list[Coroutine[Any, Any, ToolResult]] = []
         for call in calls:

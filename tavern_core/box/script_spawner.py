@@ -121,7 +121,7 @@ class ScriptSpawner:
             theirs.enter_context(status_end)
             self._server.request([status_end.fileno(), given, stdout_end, stderr_end], request)
             status.setblocking(False)
-            ours.pop_all()  # from here on, the Child closes them
+            ours.pop_all()  # from here on, the `ScriptProcess` closes them
             return ScriptProcess(stdout, stderr, status, policy, kept)
 
 

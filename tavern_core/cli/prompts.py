@@ -77,7 +77,7 @@ def read_line(text: str, *, is_hidden: bool = False, wake: int | None = None) ->
         wake: a descriptor; once it is readable, the answer is not needed any more.
 
     Raises:
-        Withdrawn: by `wake`.
+        QuestionWithdrawn: by `wake`.
     """
     source = sys.stdin.fileno()
     with _no_echo(source) if is_hidden else nullcontext():
@@ -187,7 +187,7 @@ def answered(question: NodeQuestion, give: Callable[[Any], bool], wake: int | No
         give: accepts an answer; False: another answer came first.
 
     Raises:
-        Withdrawn: as `read_line`.
+        QuestionWithdrawn: as `read_line`.
     """
     from tavern_core.schema.secret_names import is_secret_schema
 

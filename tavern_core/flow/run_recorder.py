@@ -53,7 +53,7 @@ class RunRecorder:
         self._due = 0.0  # the first events are written soon
 
     async def begin(self, run: Run) -> None:
-        """Start writing the run. Raises GoesOn: another process has started one with its id (USAGE)."""
+        """Start writing the run. Raises RunContinuesElsewhere: another process has started one with its id (USAGE)."""
         if self._store.is_quick(self._about):
             self._fix()
         else:

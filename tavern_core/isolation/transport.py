@@ -109,7 +109,7 @@ class FrameChannel:
 
         Raises:
             BrokenChannel: the other side has closed it.
-            TooLate: it did not read in time; the channel is unusable now.
+            MessageTimeout: it did not read in time; the channel is unusable now.
         """
         try:
             if deadline is not None or self._seconds is not None:

@@ -285,7 +285,7 @@ async def _arrival(channel: FrameChannel, seconds: float | None = None) -> dict[
         seconds: the maximum time. Not `asyncio.timeout`: that cancels the task, which may be under cancellation already.
 
     Raises:
-        TooLate: it did not arrive in time.
+        MessageTimeout: it did not arrive in time.
     """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[dict[str, Any]] = loop.create_future()

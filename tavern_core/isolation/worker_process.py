@@ -187,7 +187,7 @@ class WorkerProcess(ABC):
         return layers
 
     def _await_box(self, deadline: float, policy: str) -> tuple[str, ...]:
-        """The first byte on the side channel says whether it is confined. Raises Gone if it died without a message."""
+        """The first byte on the side channel says whether it is confined. Raises PeerClosed if it died without a message."""
         said, stream = b"", FrameDecoder(self._limit)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))

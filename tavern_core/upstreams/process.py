@@ -1,6 +1,6 @@
 """The program of an upstream: started in the sandbox of scripts, or outside of it where that was granted; ended with all it started.
 
-    process = await start_process(["mcp-server-time"], Home(folder, environment), sandbox, rights)
+    process = await start_process(["mcp-server-time"], ProcessEnvironment(folder, environment), sandbox, rights)
     await process.write(b"…\\n")
     async for line in process.lines(4_000_000): ...
     await process.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import re
 import subprocess
@@ -57,6 +58,13 @@ SOURCES = [ROOT / "tavern_core", ROOT / "plugin_template", ROOT / "example_plugi
 
 
 BEGINS_WITH_TEXT = re.compile(r"""(?:[ \t]*(?:#.*)?\n)*[rR]?["']""")
+RAISES = re.compile(r"^( *)Raises:\n((?:\1 +\S.*\n)+)", re.MULTILINE)
+RAISED = re.compile(r"^ +([A-Z]\w+(?:, [A-Z]\w+)*): ", re.MULTILINE)
+RAISES_INLINE = re.compile(r"\b[Rr]aises ([A-Z]\w+(?:(?:, | or | and )[A-Z]\w+)*)")
+ERRORS_OF_LIBRARIES = {
+    *("BadParameter", "BrokenResourceError", "CancelledError", "ClientDisconnect"),
+    *("EndOfStream", "MCPError", "ValidationError"),
+}
 SKIPS = re.compile(r"\.(?:skip|xfail|importorskip)")  # only such files are parsed
 
 
@@ -170,6 +178,20 @@ def test_the_name_of_a_class_stands_for_one_thing() -> None:
         for name in source.classes:
             places.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: files for name, files in places.items() if len(files) > 1 and not name.startswith("_")} == {}
+
+
+@pytest.mark.slow
+def test_the_errors_that_docstrings_name_exist() -> None:
+    texts = {path: path.read_text("utf-8") for path in sources()}
+    known = {name for text in texts.values() for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE)}
+    known |= {*dir(builtins), *ERRORS_OF_LIBRARIES}
+    unknown = {}
+    for path, text in texts.items():
+        rows = "".join(rows for _, rows in RAISES.findall(text))
+        named = RAISED.findall(rows) + RAISES_INLINE.findall(text)
+        if left := {name for names in named for name in re.split(", | or | and ", names)} - known:
+            unknown[str(path.relative_to(PACKAGE))] = left
+    assert unknown == {}
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ class Journal:
     """The open file of one run.
 
     Raises:
-        GoesOn: the same run continues, in this process or another (USAGE).
+        RunContinuesElsewhere: the same run continues, in this process or another (USAGE).
         StateDamaged: it cannot be created (STATE_DAMAGED).
     """
 

@@ -136,7 +136,7 @@ def written(outputs: Mapping[str, Any], most: int, holds_secret: Callable[[Any],
     if not is_flat:
         try:
             plain = to_plain(dict(outputs))
-        except Exception:  # noqa: BLE001 - NotPlain, or any error of a plugin's objects
+        except Exception:  # noqa: BLE001 - NotPlainData, or any error of a plugin's objects
             return "object"
         if weight(plain) > most:
             return "size"

@@ -183,7 +183,7 @@ class RunStore:
         """Acquire a stopped run to resume it; no other process can until its journal is closed.
 
         Raises:
-            GoesOn: another process has it (USAGE).
+            RunContinuesElsewhere: another process has it (USAGE).
             RunNotFound: there is none (RUN_NOT_FOUND).
             StateDamaged: its data cannot be read (STATE_DAMAGED).
         """

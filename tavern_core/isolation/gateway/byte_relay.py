@@ -26,7 +26,7 @@ class ByteLimit:
     left: int
 
     def take(self, count: int) -> None:
-        """Raises TooMuch."""
+        """Raises ByteLimitReached."""
         self.left -= count
         if self.left < 0:
             raise ByteLimitReached
@@ -41,7 +41,7 @@ class RelayState:
         self._moved = self._loop.time()
 
     def moved(self, count: int) -> None:
-        """Record transferred bytes. Raises TooMuch."""
+        """Record transferred bytes. Raises ByteLimitReached."""
         self._allowance.take(count)
         self._moved = self._loop.time()
 
@@ -74,7 +74,7 @@ class RelaySide:
         """Something else than an interim answer was written."""
 
     async def read(self, most: int = AT_ONCE) -> bytes:
-        """Some bytes; none at the end. Raises TimeoutError, TooMuch, OSError."""
+        """Some bytes; none at the end. Raises TimeoutError, ByteLimitReached, OSError."""
         await asyncio.sleep(0)  # available data returns without waiting, so yield to others first
         data = await self._line.patiently(lambda: self.reader.read(most))
         self._line.moved(len(data))

@@ -72,7 +72,7 @@ class DestinationChecker:
         """The allowed addresses, and the capability that allows them.
 
         Raises:
-            Refused: none is allowed, or there is none.
+            ConnectionDenied: none is allowed, or there is none.
         """
         target, wanted = head.target, _wanted(head)
         granted = {name: self._scopes[name] for name in wanted if name in self._scopes}

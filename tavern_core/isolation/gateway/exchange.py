@@ -29,7 +29,7 @@ async def exchange(client: RelaySide, server: RelaySide, head: RequestHead) -> N
     Raises:
         h11.RemoteProtocolError: the body of the request is broken.
         BadAnswer: the answer is broken.
-        TimeoutError, TooMuch, OSError: as `RelaySide`.
+        TimeoutError, ByteLimitReached, OSError: as `RelaySide`.
     """
     asked = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST)
     asking = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_ANSWER)

@@ -124,7 +124,7 @@ class Gateway:
         """Serve the request of a program.
 
         Raises:
-            Refused, BadRequest: the request is refused.
+            ConnectionDenied, BadRequest: the request is refused.
         """
         raw = await _raw_head(client)
         try:
@@ -159,7 +159,7 @@ class Gateway:
             server.abort()
 
     async def _tls(self, client: RelaySide, target: Target) -> bytes:
-        """The first bytes of a tunnel that may only carry TLS. Raises Refused: they are not a handshake."""
+        """The first bytes of a tunnel that may only carry TLS. Raises ConnectionDenied: they are not a handshake."""
         first = b""
         while len(first) < len(_TLS):
             if not (data := await client.read()):
@@ -191,7 +191,7 @@ async def _raw_head(client: RelaySide) -> bytes:
     """The input up to and including the first empty line.
 
     Raises:
-        Refused, BadRequest: it is missing.
+        ConnectionDenied, BadRequest: it is missing.
         ConnectionResetError: no input at all.
     """
     try:
@@ -208,7 +208,7 @@ async def _raw_head(client: RelaySide) -> bytes:
 
 
 async def _connected(target: Target, addresses: Sequence[Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to one of the checked addresses. Raises Refused: no connection."""
+    """A connection to one of the checked addresses. Raises ConnectionDenied: no connection."""
     said = "no answer"
     for address in addresses[:MOST_ADDRESSES]:
         try:

@@ -347,7 +347,7 @@ async def in_thread(
 
     Raises:
         TimeLimit: the time was over; `stopped` is True only when it had not started.
-        NeverBegan: the caller was cancelled before there was a thread for it.
+        CancelledBeforeStart: the caller was cancelled before there was a thread for it.
     """
     work = workers.submit(caught, function, args, owner=owner)
     try:

@@ -224,7 +224,7 @@ class RunningJobs:
         return kept.facts.get("process") == self.process
 
     async def _enter(self, running: RunningJob) -> None:
-        """Wait for a slot. Raises Full."""
+        """Wait for a slot. Raises QueueFull."""
         place = self._slots.enter(running.owner)
         try:
             if place is not None:

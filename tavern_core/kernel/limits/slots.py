@@ -64,7 +64,7 @@ class Slots:
         """Take a place; a future that is done when there is one, None when there was one at once. It fails with Full when displaced.
 
         Raises:
-            Full: none is free, and too many wait.
+            QueueFull: none is free, and too many wait.
         """
         with self._lock:
             if self.taken < self.size and not self.waiting:

@@ -27,7 +27,7 @@ def to_plain(
         large: what stands for bytes where they are too many; None from it: they stay.
 
     Raises:
-        NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
+        NotPlainData: it holds an object that JSON cannot hold, or is nested too deeply.
     """
     kind = type(value)
     if kind in SCALARS:

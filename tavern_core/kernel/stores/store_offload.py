@@ -31,7 +31,7 @@ async def ask(
 
     Raises:
         InternalError: the store cannot be used; the call had no effect yet (INTERNAL).
-        StoreSilent: a slow store did not answer in time.
+        StoreTimeout: a slow store did not answer in time.
     """
     if records.is_quick:
         return at_once(method, *args)

@@ -25,7 +25,7 @@ def copy_builtins(value: Any, most_chars: int) -> Any:
         most_chars: text in it, keys included.
 
     Raises:
-        NotPlain: it is not JSON, or too large.
+        NotPlainData: it is not JSON, or too large.
     """
     if type(value) is str:
         if len(value) <= most_chars:
