@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_who_implements_a_hook_stands_in_the_order_of_the_calls_with_its_state(t
     assert "broken" in rows[2]["reason"] and rows[4]["reason"] == "tavern plugins grant guard-c hook:server:tool:check"
     assert check_call(tavern, "tavern_check_call") == rows == check_call(tavern, "--plugin", "guard-a")
     [line] = [line for line in tavern("hooks").out.splitlines() if line.startswith("tavern_check_call ")]
-    assert "guard-b, guard-a, " in line.replace("core-addresses, core-capabilities, core-paths, core-sql, ", "")
+    assert "guard-b, guard-a, " in re.sub(r"\bcore-[a-z]+, ", "", line)  # those of the host stand between
     assert "guard-d (resting), bomb (not granted), guard-c (not granted)" in line
     reported = tavern("hooks", "tavern_check_call").out
     assert (
