@@ -13,6 +13,7 @@ from tavern_core.kernel.config.configuration import load
 from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.manifest.vcp_manifest import VCP_FILE, read_vcp
 from tavern_core.review.plugin_check import check_plugin
+from tests.programs import tavern
 from tests.rows import each_row
 
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
@@ -32,6 +33,8 @@ PAGES = (
     "vcp.md",
     "assistant.md",
     "server.md",
+    "mcp.md",
+    "node-retrieval.md",
 )
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
 DATA = [block for page in PAGES for block in blocks_of(DOCS / page) if block.language in ("yaml", "json")]
@@ -63,7 +66,11 @@ def test_the_section_runs_as_written(workspace: Workspace, page: str, section: s
 def test_data_on_the_page_is_what_its_reader_accepts(block: Block, tmp_path: Path) -> None:
     """Manifests and tool files are checked with the rest of their plugin, above."""
     name = Path(block.file).name if block.file else "tavern.yaml"
-    if name == "tavern.yaml":
+    if "mcpServers" in block.text:  # the configuration of an MCP client
+        [server] = json.loads(block.text)["mcpServers"].values()
+        assert server["command"] == "tavern"
+        assert tavern(*server["args"], "--help", cwd=tmp_path).returncode == 0
+    elif name == "tavern.yaml":
         (tmp_path / name).write_text(block.text, encoding="utf-8")
         assert load(tmp_path / name, env={"TAVERN_HOME": str(tmp_path)}).findings == ()
     elif Path(block.file).parts[0] == "profiles":
