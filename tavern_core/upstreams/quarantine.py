@@ -1,7 +1,7 @@
 """Which tools of an upstream are as they were when the operator reviewed them.
 
-The lock file has the hash of each reviewed definition; the cache of listings keeps the definition itself, for a diff. Where an upstream is pinned, or
-the host is locked, a tool that is new, changed or renamed is in quarantine until it is accepted.
+The lock file has the hash of each reviewed definition; the cache of listings keeps the definition itself, for a diff. Where an
+upstream is pinned, or the host is locked, a tool that is new, changed or renamed is in quarantine until it is accepted.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class UpstreamSystem:
         return tuple(request.name for request in self.requested.capabilities)
 
     def is_plugin(self, candidate: PluginCandidate) -> bool:
-        """Whether the plugin of this name is the one whose grants hold here."""
+        """Whether this is the plugin whose grants hold for it."""
         return candidate.name == self.plugin
 
     def network(self, record: PluginRecord, rights: Rights) -> Scope:

@@ -471,7 +471,7 @@ class Run:
 
     @property
     def events_before(self) -> int:
-        """Their number before it was resumed."""
+        """The number of its events before it was resumed."""
         return self._log.before
 
 

@@ -151,7 +151,7 @@ class Bounds:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a call is ended that says nothing for some time."""
+        """Whether a call that reports nothing for some time is ended."""
         return self.limiter is not None and bool(self.limiter.limits.idle_ms)
 
 
@@ -186,8 +186,8 @@ class CallPlan:
     is_recorded: bool
     """Whether the log, a subscriber or an observer gets the call."""
     keeps_whole: bool
-    """Whether answers are handed around whole, however large."""
-    # What is known of every call, so that none has to find it out.
+    """Whether answers stay whole, however large, and never become artifacts."""
+    # Computed once, so that no call has to.
     id: str = field(init=False)
     needs_call: bool = field(init=False)
     """True when any step looks at the ToolCall; without one it is never built."""
