@@ -23,7 +23,7 @@ def unprotected_entries(
 
     Args:
         path: resolved.
-        shut: protected paths; see `closed`.
+        shut: protected paths, resolved, with all names of the same mount.
         own: the only accessible folder inside them.
     """
     if is_in(path, own):

@@ -167,9 +167,9 @@ class UpstreamFacility:
         if not self.command:
             raise ToolFailed(f"{self.name} has no command in tavern.yaml, so nothing can be started for it")
         record = self._granted.record(self._entry.plugin)
-        home = ProcessEnvironment(str(self._base_dir), self._environment, tuple(self._environment.values()))
+        env = ProcessEnvironment(str(self._base_dir), self._environment, tuple(self._environment.values()))
         sandbox, rights = self._granted.sandboxes.of(record), self._granted.rights(record)
-        return await start_process(self.command, home, sandbox, rights, trusted=self._config.trusted)
+        return await start_process(self.command, env, sandbox, rights, trusted=self._config.trusted)
 
     def load(self, name: str) -> str | None:
         try:

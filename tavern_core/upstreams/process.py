@@ -58,12 +58,12 @@ class ProcessEnvironment:
 
 
 async def start_process(
-    argv: Sequence[str], home: ProcessEnvironment, sandbox: Sandbox, rights: Rights, *, trusted: bool = False
+    argv: Sequence[str], env: ProcessEnvironment, sandbox: Sandbox, rights: Rights, *, trusted: bool = False
 ) -> RunningProcess:
     """Start a program and return when it runs.
 
     Args:
-        argv: program and arguments. The program is looked for on PATH, then beside this interpreter; with a slash, from `home.folder`.
+        argv: program and arguments. The program is looked for on PATH, then beside this interpreter; with a slash, from `env.folder`.
         sandbox: of the upstream.
         rights: what was granted to the upstream: paths, network, other programs.
         trusted: outside of every sandbox, with the rights of the host; its whole process tree is ended all the same.
@@ -73,18 +73,18 @@ async def start_process(
         UpstreamError: there is no such program, or it cannot be run (UPSTREAM_ERROR).
         ConnectionLost: what starts programs cannot be reached (CONNECTION_LOST).
     """
-    program = _found(argv[0], home)
+    program = _found(argv[0], env)
     words = (program, *argv[1:])
     async with contextlib.AsyncExitStack() as opened:
         work = "" if trusted else _work_folder(sandbox, opened)
         policy, serve = "", None
         if not trusted:
-            named = [path for word in argv[1:] if (path := _existing(word, home.folder))]
+            named = [path for word in argv[1:] if (path := _existing(word, env.folder))]
             policy = sandbox.policy(program, rights, readable=named, writable=[work]).to_json()
             serve = await opened.enter_async_context(sandbox.gateway(rights, None))
-        launch = ScriptLaunch(words, _environment(home, work), home.folder, None, _FOR_EVER_S, policy)
+        launch = ScriptLaunch(words, _environment(env, work), env.folder, None, _FOR_EVER_S, policy)
         child = sandbox.start(launch)
-        process = RunningProcess(argv[0], child, sandbox, serve, home.secrets, opened.pop_all())
+        process = RunningProcess(argv[0], child, sandbox, serve, env.secrets, opened.pop_all())
     try:
         await process.begun(START_S)
     except BaseException:
@@ -329,15 +329,15 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _found(program: str, home: ProcessEnvironment) -> str:
+def _found(program: str, env: ProcessEnvironment) -> str:
     if "/" in program:
-        found = str(Path(home.folder, program))
+        found = str(Path(env.folder, program))
         if not Path(found).is_file():
             raise UpstreamError(f"there is no file {program!r:.200}", hint="correct its path in `command`")
         if not os.access(found, os.X_OK):
             raise UpstreamError(f"the file {program!r:.200} may not be executed", hint="chmod +x makes it a program")
     else:
-        places = (home.environment.get("PATH") or os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent))
+        places = (env.environment.get("PATH") or os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent))
         if (which := shutil.which(program, path=os.pathsep.join(places))) is None:
             raise UpstreamError(
                 f"{program!r:.200} is not an installed program", hint="install it, or name it by its path in `command`"
@@ -363,10 +363,10 @@ def _work_folder(sandbox: Sandbox, opened: contextlib.AsyncExitStack) -> str:
     return work
 
 
-def _environment(home: ProcessEnvironment, work: str) -> dict[str, str]:
+def _environment(env: ProcessEnvironment, work: str) -> dict[str, str]:
     environment = for_programs(os.environ, runtime_paths.own_library())
     if work:
         environment |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
             environment["PYTHONUSERBASE"] = site.getuserbase()
-    return environment | {name: value for name, value in home.environment.items() if not is_refused(name)}
+    return environment | {name: value for name, value in env.environment.items() if not is_refused(name)}

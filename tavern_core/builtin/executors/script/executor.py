@@ -87,13 +87,13 @@ class ScriptExecutor:
         async with self._places.one(), work_folder(script.home.sandbox) as work:
             if script.takes:
                 arguments = await in_thread(None, with_files, arguments, script.takes, ctx, work)
-            launch, held = script.launch(arguments, config, call, work)
-            async with script.gateway(call, held) as serve:
+            launch, box = script.launch(arguments, config, call, work)
+            async with script.gateway(call, box) as serve:
                 ended = await self._watched(launch, script.home.limits, serve)
                 if ended.reason == "untaken":  # the fork server had just been killed; the next one gets it
                     ended = await self._watched(launch, script.home.limits, serve)
             script.report_box(ended)
-            answer = script.report(ended, masking, held).answer()
+            answer = script.report(ended, masking, box).answer()
             if script.outputs or (work.out and os.listdir(work.out)):  # noqa: PTH208 - of a string, and mostly empty
                 return await in_thread(None, with_links, answer, script.outputs, ctx, work)
         return answer
@@ -157,14 +157,14 @@ class _Script:
             stdin = str(arguments.get("input", "")).encode("utf-8", "replace")
         else:
             stdin = request(arguments, config, call_id, name, self.deadline.ms)
-        policy, held, places = self._box(argv[0], call, work)
-        return ScriptLaunch(argv, env | places, str(self.command.folder), stdin, self.deadline.ms / 1000, policy), held
+        policy, box, places = self._box(argv[0], call, work)
+        return ScriptLaunch(argv, env | places, str(self.command.folder), stdin, self.deadline.ms / 1000, policy), box
 
-    def gateway(self, call: ToolCall | None, held: ScriptBox | None) -> AbstractAsyncContextManager[Serve | None]:
+    def gateway(self, call: ToolCall | None, box: ScriptBox | None) -> AbstractAsyncContextManager[Serve | None]:
         """The network access of its box, while it runs."""
-        if self.home.sandbox is None or held is None:
+        if self.home.sandbox is None or box is None:
             return nullcontext()
-        return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call, held.refused.append)
+        return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call, box.refused.append)
 
     def report_box(self, ended: ScriptOutcome) -> None:
         """Report it if the script ran in a weaker box than required."""
@@ -189,9 +189,9 @@ class _Script:
         )
         return policy.to_json(), ScriptBox(self.home.sandbox, rights, policy), granted_places(policy, workspace)
 
-    def report(self, ended: ScriptOutcome, masking: ScriptMasking, held: ScriptBox | None) -> ScriptReport:
+    def report(self, ended: ScriptOutcome, masking: ScriptMasking, box: ScriptBox | None) -> ScriptReport:
         file, limits = self.command.file.name, self.home.limits
-        return ScriptReport(self.tool, ended, masking, limits, file=file, deadline=self.deadline, held=held)
+        return ScriptReport(self.tool, ended, masking, limits, file=file, deadline=self.deadline, box=box)
 
 
 def _find(runner: str) -> str | None:

@@ -39,7 +39,7 @@ class ScriptReport:
         file: the name of the file that ran, for messages.
         deadline: the time it had.
         masking: strikes its secrets out of everything reported here.
-        held: the box that it ran in; None: none.
+        box: the box that it ran in; None: none.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ScriptReport:
         *,
         file: str,
         deadline: ScriptDeadline,
-        held: ScriptBox | None = None,
+        box: ScriptBox | None = None,
     ) -> None:
         self._name = tool.name
         self._outcome: Outcome = "none" if tool.read_only else "unknown"
@@ -60,7 +60,7 @@ class ScriptReport:
         self._limits = limits
         self._file = file
         self._deadline = deadline
-        self._held = held
+        self._box = box
         self._protocol = tool.implementation.get("protocol")
 
     def answer(self) -> Any:
@@ -172,12 +172,12 @@ class ScriptReport:
 
     def _hint(self, hint: str, reason: str = "") -> str:
         """`hint`, with a note about the box if the output suggests that it was the reason."""
-        if self._held is None:
+        if self._box is None:
             return hint
         stderr = self._ended.stderr
         said = (stderr.tail or stderr.head)[-_LOOKED_AT:].decode("utf-8", "replace")
-        box = self._masking.text(self._held.hint(f"{reason}\n{said}"))  # a program may use a secret as a host name
-        return "; ".join(filter(None, (hint, box)))
+        note = self._masking.text(self._box.hint(f"{reason}\n{said}"))  # a program may use a secret as a host name
+        return "; ".join(filter(None, (hint, note)))
 
     def _stdout(self) -> dict[str, Any]:
         output = self._ended.stdout
