@@ -264,7 +264,7 @@ class Ranking:
 def fuse_rankings(evidence: Iterable[Ranking], limit: int) -> list[NodeMatch]:
     """The best `limit` node types by all evidence; equal scores by type.
 
-    >>> [m.type for m in fused([Ranking(1.0, {"a": "x", "b": "x"}), Ranking(1.0, {"b": "y"})], 2)]
+    >>> [m.type for m in fuse_rankings([Ranking(1.0, {"a": "x", "b": "x"}), Ranking(1.0, {"b": "y"})], 2)]
     ['b', 'a']
     """
     scores: dict[str, list[tuple[float, str]]] = {}

@@ -91,7 +91,7 @@ def neutralise(text: str, *, edges: bool = True, guard: str = GUARD) -> str:
         guard: what goes in; `VISIBLE` for texts from which signs that are not seen are taken out later.
 
     >>> neutralise("<|[END_TOOL]|>").replace(GUARD, "·")
-    '<·|[END_TOOL]|>'
+    '<·|·[END_TOOL]|>'
     """
     text = _LIVE.sub(lambda found: found[0] + guard, text)
     if edges and _continues(text):

@@ -56,7 +56,7 @@ def local_name(name: str) -> str:
     """The part of the id behind the colon: the upstream's name if that can be part of an id, else one made of it.
 
     >>> local_name("get_time"), local_name("获取 时间")
-    ('get_time', 'tool_9bb6bbb4c3')
+    ('get_time', 'tool_5a69922747')
     """
     if is_local_name(name):
         return name

@@ -1,12 +1,15 @@
-"""Every program and every command of the manual does what the page says."""
+"""Every program and every command of the manual, and every example in a docstring, does what is said there."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
+import tavern_core
 from tavern_core.graph.json_patch import read_operations
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.config.configuration import load
@@ -92,3 +95,13 @@ def test_every_block_is_run_read_or_a_picture(page: str) -> None:
     }
     assert unknown == {}
     assert page == "cli.md" or any(b.language == "python" and not b.file for b in blocks_of(DOCS / page))
+
+
+@pytest.mark.slow
+def test_the_examples_of_docstrings_give_what_they_show() -> None:
+    package = Path(tavern_core.__file__).parent
+    files = [path for path in package.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
+    names = [".".join(path.relative_to(package.parent).with_suffix("").parts) for path in files]
+    results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
+    assert [name for name, result in results.items() if result.failed] == []
+    assert sum(result.attempted for result in results.values()) > 20
