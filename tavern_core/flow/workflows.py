@@ -59,7 +59,7 @@ class Workflows(Mapping[str, "Workflow"]):
     """
 
     def __init__(self, machinery: RunMachinery) -> None:
-        self.workflow_files = self._workflow_files = machinery.workflow_files
+        self.workflow_files: Final = machinery.workflow_files
         self._machinery = machinery
         self._making = threading.Lock()
         self._made: WorkflowRunner | None = None
@@ -105,15 +105,15 @@ class Workflows(Mapping[str, "Workflow"]):
     def list(self) -> dict[str, WorkflowSource]:
         """Id → its source, sorted; nothing is read."""
         self._wait(self._prepare())
-        return self._workflow_files.list()
+        return self.workflow_files.list()
 
     def in_files(self) -> dict[str, WorkflowSource]:
         """`list`, as far as it is known without activating plugins."""
-        return self._workflow_files.list()
+        return self.workflow_files.list()
 
     def broken(self) -> dict[str, WorkflowInvalid]:
         """Id → why its file cannot be read. No plugin is activated."""
-        return self._workflow_files.broken()
+        return self.workflow_files.broken()
 
     def get_workflow(self, id_: str) -> Workflow:
         """One workflow.
@@ -123,7 +123,7 @@ class Workflows(Mapping[str, "Workflow"]):
             WorkflowInvalid: its file is wrong (WORKFLOW_INVALID).
         """
         self._wait(self._prepare())
-        return self._workflow_files.get(id_)
+        return self.workflow_files.get(id_)
 
     def find(self, what: Any) -> Workflow:
         """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
@@ -134,13 +134,13 @@ class Workflows(Mapping[str, "Workflow"]):
         from tavern_core.flow.compiled_workflow_cache import as_workflow
 
         await self._prepare()
-        return as_workflow(what, self._workflow_files)
+        return as_workflow(what, self.workflow_files)
 
     def file(self, path: str, plugin: str) -> Workflow:
         """The workflow in a file of a plugin; it references the plugin's other workflows by name. Raises as `check`."""
         from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
 
-        return self._workflow_files.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
+        return self.workflow_files.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
 
     def check(self, what: Any) -> builtins.list[FlowProblem]:
         """All problems of a workflow: its id, the path of a file, its content. Nothing is run.
@@ -169,7 +169,7 @@ class Workflows(Mapping[str, "Workflow"]):
         """Write a workflow into the first folder of `workflows.roots`; see `WorkflowFiles.save`."""
         from tavern_core.flow.compiled_workflow_cache import as_workflow
 
-        return self._workflow_files.save(id_, as_workflow(workflow, self._workflow_files), rev=rev)
+        return self.workflow_files.save(id_, as_workflow(workflow, self.workflow_files), rev=rev)
 
     def edit(self, what: Any = None) -> WorkflowEditor:
         """An editor that keeps a workflow valid: it refuses edits that would add an error. None: start with an empty one.
@@ -228,7 +228,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
         workflow = self.find(_EMPTY if what is None else what)
         patcher = self._runner.patcher
-        return WorkflowSession(workflow, patcher.file(what, or_none=True), patcher, self._workflow_files, self._portal)
+        return WorkflowSession(workflow, patcher.file(what, or_none=True), patcher, self.workflow_files, self._portal)
 
     def layout(self, what: Any, *, keep: bool = False, dry_run: bool = False) -> Workflow:
         """A workflow with all nodes laid out again; `what` and `dry_run` as of `patch`.
@@ -400,7 +400,7 @@ class Workflows(Mapping[str, "Workflow"]):
         prepared: PreparedPlan | None = None
         if "content" not in kept.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
-                prepared = (await self._runner.compiler.compiled(document_of_run(kept, self._workflow_files))).prepared
+                prepared = (await self._runner.compiler.compiled(document_of_run(kept, self.workflow_files))).prepared
         outputs = {path: made for path, (_, _, made) in steps.items()}
         return record_of(kept, self.events(run_id), outputs, has_ended, prepared)
 
