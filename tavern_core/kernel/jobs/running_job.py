@@ -224,11 +224,8 @@ class JobConversation:
 
 def show_questions(records: JobRecords, running: RunningJob) -> None:
     """Store with a job what its tool asks now, from any thread."""
-
     with running.storing:
-        is_entering = (
-            running.is_entering
-        )  # once: its loop may change it meanwhile, and status and fact are stored together
+        is_entering = running.is_entering  # read once: status and fact must agree, and its loop may change it meanwhile
         questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
         status: JobStatus = "input_required" if questions else "queued" if is_entering else "running"
         now = partial(replace, status=status, questions=questions)

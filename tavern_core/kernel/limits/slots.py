@@ -61,7 +61,7 @@ class Slots:
             self.taken += 1
 
     def enter(self, caller: str) -> Future[None] | None:
-        """Take a place; a future that is done when there is one, None when there was one at once. It fails with Full when displaced.
+        """Take a place; a future that is done when there is one, None when there was one at once. It fails with QueueFull when displaced.
 
         Raises:
             QueueFull: none is free, and too many wait.
