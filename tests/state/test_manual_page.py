@@ -55,6 +55,10 @@ def test_every_variable_of_the_page_is_understood(name: str, tmp_path: Path) -> 
         "TAVERN_LANGUAGE": "en",
         "TAVERN_CALLERS": "{}",
         "TAVERN_SETTINGS": "{}",
+        "TAVERN_UPSTREAMS": "{}",
+        "TAVERN_LLMS": "{}",
+        "TAVERN_KNOWLEDGE": "{}",
+        "TAVERN_SECRETS__GITHUB": "{$env: TOKEN}",
         "TAVERN_PLUGINS__LOCKED": "true",
     }
     layer = environment_layer(

@@ -110,9 +110,8 @@ def _path(name: str) -> Keys | None:
         if (model := section_of(section)) is not None:
             key = spelt(model, word)
             if key in FREE and not path:
-                raise _InvalidText(
-                    f"{key!r} has keys of its own", "set TAVERN_SETTINGS to {key: value}, or use tavern.yaml"
-                )
+                variable = "set TAVERN_SETTINGS to {key: value}, or " if key == "settings" else ""
+                raise _InvalidText(f"{key!r} has keys of its own", f"{variable}use tavern.yaml")
             if key is None:
                 raise _InvalidText(
                     f"there is no key {word!r}" + (f" in {path[0]!r}" if path else ""), _nearest(model, word)
