@@ -67,7 +67,7 @@ class RunRecorder:
             else:
                 self._store.save(self._kept(run, "running"), self._fixed, self._events())
                 for question in run.answers:
-                    self._journal.answer_to(question)  # it is recorded now
+                    self._journal.forget_answer(question)  # it is recorded now
         except StateDamaged as error:
             self._give_up(error)
             return
@@ -134,14 +134,23 @@ class RunRecorder:
             if self._journal.is_asked_to_end:
                 run.cancel()
             for question in list(run.questions):
-                if (left := self._journal.answer_to(question)) is not None:
-                    with suppress(InputInvalid):  # it was already checked
-                        run.answer(question, left["value"])
+                self._take_answer(run, question)
         if run.event_count > self._saved and time.monotonic() >= self._due:
             self._write(run, _state(run))
             self._due = time.monotonic() + PAUSE_S
         if self._journal is not None:
             self._again(run)
+
+    def _take_answer(self, run: Run, question: str) -> None:
+        """Hand the answer of another process to the node that asked, if there is one. It is stored before it is removed."""
+        journal = self._journal
+        if journal is None or (left := journal.answer_to(question)) is None:
+            return
+        with suppress(InputInvalid):  # it was already checked
+            run.answer(question, left["value"])
+        self._write(run, _state(run))
+        if self._journal is not None:  # else it could not be stored
+            journal.forget_answer(question)
 
     def end(self, run: Run, result: RunResult | None) -> None:
         """The run is over; None: it was cancelled together with its caller."""

@@ -20,7 +20,7 @@ import pytest
 from tavern_core import Out, Plugin, hookimpl, node
 from tavern_core.errors import InputInvalid, RunNotFound, StateDamaged, UsageError
 from tests.engine.workbench import group
-from tests.forked_programs import run_forked
+from tests.forked_programs import ForkedProgram, run_forked
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -89,6 +89,38 @@ def test_a_killed_run_is_taken_up_where_it_was_and_nothing_complete_runs_twice(f
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "interrupted"), done.stderr
     assert done.stdout.splitlines()[1].startswith("complete a=cached b=complete")
     assert sorted((flows.root / "ran.txt").read_text().split()) == ["a", "b", "free", "item", "item", "item"]
+
+
+KILLED_WHEN_ITS_ANSWER_IS_REMOVED = """
+import os, signal, sys
+from pathlib import Path
+from tavern_core import Tavern
+
+root, unlink = Path(sys.argv[1]), Path.unlink
+
+def unlink_and_end(path, *args, **options):
+    unlink(path, *args, **options)
+    if path.suffix == ".answer":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.unlink = unlink_and_end
+with Tavern.open({"workflows": {"roots": [str(root / "workflows")]}}, home=root / "home") as tavern:
+    tavern.workflows.run_sync("asks", run_id="r")
+"""
+
+
+@pytest.mark.slow
+async def test_an_answer_from_another_process_outlives_the_one_that_takes_it(flows: Flows) -> None:
+    flows.write("asks", {"q": {"type": "core:Ask", "prompt": "which?"}})
+    path = flows.root / "program.py"
+    path.write_text(KILLED_WHEN_ITS_ANSWER_IS_REMOVED, "utf-8")
+    with ForkedProgram([path, flows.root], stderr=subprocess.PIPE) as program:
+        async with flows.open() as tavern:
+            while (kept := tavern.workflows.kept_run("r")) is None or not kept.questions:
+                await asyncio.sleep(0.01)
+            assert tavern.workflows.answer("r", "q#1", "red")
+            assert await asyncio.to_thread(program.wait, 30) == -signal.SIGKILL
+            assert (await tavern.workflows.resume("r")).outputs == {"q": {"answer": "red"}}
 
 
 @pytest.mark.slow

@@ -99,13 +99,20 @@ class Journal:
         return self._cancel_mark.exists()
 
     def answer_to(self, question: str) -> Any:
-        """Remove and return the answer of another process to a question, as {"question", "value"}; None: there is none."""
-        place = _answer(self.path.parent, self.path.name.removesuffix(_ENDING), question)
+        """The answer of another process to a question, as {"question", "value"}; None: there is none. A corrupt one is removed."""
+        place = self._answer(question)
         if not place.exists():
             return None
-        found = _left(place)
-        place.unlink(missing_ok=True)
+        if (found := _left(place)) is None:
+            place.unlink(missing_ok=True)
         return found
+
+    def forget_answer(self, question: str) -> None:
+        """Remove the answer of another process: the run is stored with it."""
+        self._answer(question).unlink(missing_ok=True)
+
+    def _answer(self, question: str) -> Path:
+        return _answer(self.path.parent, self.path.name.removesuffix(_ENDING), question)
 
     def close(self) -> None:
         """Close it: the run is over."""
