@@ -85,12 +85,13 @@ async def follow_events(run: Run, after: int, task: asyncio.Task[RunResult] | No
     try:
         while True:
             happened.clear()
+            is_over = run.is_over or (task is not None and task.done())  # first: all its events are there then
             for event in run.events(after):
                 after = event.seq
                 yield event
                 if is_end(event) and event.seq == run.event_count and run.started:  # not from before it was resumed
                     return
-            if (task is not None and task.done()) or (run.is_over and not run.events(after)):
+            if is_over:
                 return
             await happened.wait()
     finally:

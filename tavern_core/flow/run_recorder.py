@@ -47,6 +47,8 @@ class RunRecorder:
         self._journal = journal
         self._saved = self._seen = self._reads = 0
         """Events that are in the database; in the journal."""
+        self._left: set[str] = set()
+        """Questions whose answers are in files, which are removed when the run is stored with them."""
         self._rows: list[bytes] = []
         """The events between these, in stored form."""
         self._timer: asyncio.TimerHandle | None = None
@@ -134,23 +136,26 @@ class RunRecorder:
             if self._journal.is_asked_to_end:
                 run.cancel()
             for question in list(run.questions):
-                self._take_answer(run, question)
+                if (left := self._journal.answer_to(question)) is not None:
+                    with suppress(InputInvalid):  # it was already checked
+                        run.answer(question, left["value"])
+                    self._left.add(question)
+        if self._left:
+            self._write(run, _state(run))
         if run.event_count > self._saved and time.monotonic() >= self._due:
             self._write(run, _state(run))
             self._due = time.monotonic() + PAUSE_S
         if self._journal is not None:
             self._again(run)
 
-    def _take_answer(self, run: Run, question: str) -> None:
-        """Hand the answer of another process to the node that asked, if there is one. It is stored before it is removed."""
-        journal = self._journal
-        if journal is None or (left := journal.answer_to(question)) is None:
+    def answered(self, question: str, value: Any) -> None:
+        """An answer is here, from any thread: it is left in a file until the run is stored with it."""
+        if self._journal is None:
             return
-        with suppress(InputInvalid):  # it was already checked
-            run.answer(question, left["value"])
-        self._write(run, _state(run))
-        if self._journal is not None:  # else it could not be stored
-            journal.forget_answer(question)
+        with suppress(StateDamaged, TypeError, ValueError):  # it is stored with the run in a moment, if that can be
+            if not self._store.holds_secret({question: value}):
+                self._store.leave_answer(self._about.run_id, question, value)
+        self._left.add(question)
 
     def end(self, run: Run, result: RunResult | None) -> None:
         """The run is over; None: it was cancelled together with its caller."""
@@ -171,8 +176,9 @@ class RunRecorder:
 
     def _write(self, run: Run, state: str, result: RunResult | None = None) -> None:
         """Write new data."""
-        if self._journal is None:
+        if (journal := self._journal) is None:
             return
+        left = list(self._left)  # first: what comes from now on may not be in what is stored
         if self._stamp is not self._store.stamp():
             self._fix()  # there are new secrets
         self._new_rows(run)
@@ -182,6 +188,9 @@ class RunRecorder:
             self._give_up(error)
             return
         self._saved, self._rows = self._seen, []
+        for question in left:
+            journal.forget_answer(question)
+            self._left.discard(question)
 
     def _kept(self, run: Run, state: str, result: RunResult | None = None) -> StoredRun:
         took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0

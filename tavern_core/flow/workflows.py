@@ -302,8 +302,11 @@ class Workflows(Mapping[str, "Workflow"]):
         """
         if (run := self._here(run_id)) is not None and not run.is_left:
             return run.answer(question, value)
-        asked = next((each for each in self._asked(run_id) if each.id == question), None)
+        kept = self.run_store.get(run_id)
+        asked = next((each for each in _asked(kept) if each.id == question), None)
         if asked is None:
+            if kept is not None and question in kept.answers:
+                return False
             raise self._not_here(run_id)
         if (refusal := asked.refusal(value)) is not None:
             raise refusal
@@ -317,17 +320,10 @@ class Workflows(Mapping[str, "Workflow"]):
         """
         if (run := self._here(run_id)) is not None and not run.is_left:
             return run.open_questions
-        if not (found := self._asked(run_id)) and run is None:
+        if not (found := _asked(self.run_store.get(run_id))) and run is None:
             raise self._not_here(run_id)
         answered = self.run_store.answers(run_id)
         return tuple(question for question in found if question.id not in answered)
-
-    def _asked(self, run_id: str) -> tuple[NodeQuestion, ...]:
-        """The open questions of a stored run, including those with a stored answer."""
-        from tavern_core.flow.engine.run_options import NodeQuestion
-
-        kept = self.run_store.get(run_id)
-        return () if kept is None or kept.state not in _OPEN else tuple(NodeQuestion(**one) for one in kept.questions)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """The events of a run after number `after`, also of a stored one. Raises as `cancel`.
@@ -504,3 +500,10 @@ class Workflows(Mapping[str, "Workflow"]):
             if self.run_store.get(run_id) is not None:
                 hint = "another process ran it, and it has no such question; once that process has ended, resume it: tavern.workflows.resume(...)"
         return RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)
+
+
+def _asked(kept: StoredRun | None) -> tuple[NodeQuestion, ...]:
+    """The open questions of a stored run, including those with a stored answer."""
+    from tavern_core.flow.engine.run_options import NodeQuestion
+
+    return () if kept is None or kept.state not in _OPEN else tuple(NodeQuestion(**one) for one in kept.questions)

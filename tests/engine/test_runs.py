@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Annotated, Any
 
 import pytest
 
 from tavern_core.contract.nodes import Node, NodeContext, Out, Port, node
 from tavern_core.errors import UpstreamError
+from tavern_core.flow.run_handle import follow_events
 from tavern_core.model.node import PassThrough
 from tests.engine.nodes import ALL
 from tests.engine.workbench import flow, group, kinds, made, ran, reported
@@ -437,3 +439,27 @@ async def test_a_bypassed_node_gives_what_its_type_says_and_skips_what_depends_o
         "c": "skipped",
         "d": "skipped",
     }
+
+
+async def test_who_follows_a_run_on_another_thread_sees_its_last_event() -> None:
+    run, is_ending, has_looked = made(flow({"a": "t:Inc"}), ALL), threading.Event(), threading.Event()
+    note = run.note
+
+    def late(kind: str, path: str, data: Any = None) -> float:
+        if kind == "run:complete":
+            is_ending.set()
+            has_looked.wait(30)
+        return note(kind, path, data)
+
+    async def followed() -> list[str]:
+        return [event.kind async for event in follow_events(run, 0)]
+
+    run.note = late
+    thread = threading.Thread(target=lambda: asyncio.run(run.execute()))
+    thread.start()
+    await asyncio.to_thread(is_ending.wait, 30)
+    following = asyncio.create_task(followed())
+    await asyncio.sleep(0)  # it has read what there is
+    has_looked.set()
+    assert (await asyncio.wait_for(following, 30))[-1] == "run:complete"
+    await asyncio.to_thread(thread.join)

@@ -91,36 +91,77 @@ def test_a_killed_run_is_taken_up_where_it_was_and_nothing_complete_runs_twice(f
     assert sorted((flows.root / "ran.txt").read_text().split()) == ["a", "b", "free", "item", "item", "item"]
 
 
-KILLED_WHEN_ITS_ANSWER_IS_REMOVED = """
-import os, signal, sys
+KILLED_WITH_AN_ANSWER = """
+import asyncio, os, signal, sys, threading
 from pathlib import Path
-from tavern_core import Tavern
+from tavern_core import Plugin, Tavern, hookimpl, node, Out
 
-root, unlink = Path(sys.argv[1]), Path.unlink
+root, who = Path(sys.argv[1]), sys.argv[2]
+unlink, is_busy, is_answered = Path.unlink, threading.Event(), threading.Event()
+
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 def unlink_and_end(path, *args, **options):
     unlink(path, *args, **options)
     if path.suffix == ".answer":
-        os.kill(os.getpid(), signal.SIGKILL)
+        end()
 
-Path.unlink = unlink_and_end
-with Tavern.open({"workflows": {"roots": [str(root / "workflows")]}}, home=root / "home") as tavern:
-    tavern.workflows.run_sync("asks", run_id="r")
+@node("k:Busy")
+async def busy() -> Out(y=str):
+    while not tavern.workflows.questions("r"):
+        await asyncio.sleep(0)
+    if who == "itself":
+        is_busy.set()
+        is_answered.wait()  # and the loop with it
+        end()
+    return "lived"
+
+class Nodes:
+    @hookimpl
+    def tavern_register_nodes(self):
+        return [busy]
+
+settings = {"workflows": {"roots": [str(root / "workflows")]}}
+with Tavern.open(settings, plugins=[Plugin(Nodes(), name="k")], home=root / "home") as tavern:
+    run = threading.Thread(target=lambda: tavern.workflows.run_sync("asks", run_id="r"))
+    if who == "another process":
+        Path.unlink = unlink_and_end
+    run.start()
+    if who == "itself":
+        is_busy.wait()
+        assert tavern.workflows.answer("r", "q#1", "red")
+        is_answered.set()
+    run.join()
 """
 
 
+class Lively:
+    @hookimpl
+    def tavern_register_nodes(self) -> Any:
+        @node("k:Busy")
+        async def busy() -> Out(y=str):
+            return "lived"
+
+        return [busy]
+
+
 @pytest.mark.slow
-async def test_an_answer_from_another_process_outlives_the_one_that_takes_it(flows: Flows) -> None:
-    flows.write("asks", {"q": {"type": "core:Ask", "prompt": "which?"}})
+@pytest.mark.parametrize("who", ["another process", "itself"])
+async def test_an_answer_that_was_acknowledged_outlives_the_process_of_its_run(flows: Flows, who: str) -> None:
+    flows.write("asks", {"q": {"type": "core:Ask", "prompt": "which?"}, "b": "k:Busy"})
     path = flows.root / "program.py"
-    path.write_text(KILLED_WHEN_ITS_ANSWER_IS_REMOVED, "utf-8")
-    with ForkedProgram([path, flows.root], stderr=subprocess.PIPE) as program:
-        async with flows.open() as tavern:
-            while (kept := tavern.workflows.kept_run("r")) is None or not kept.questions:
+    path.write_text(KILLED_WITH_AN_ANSWER, "utf-8")
+    with ForkedProgram([path, flows.root, who]) as program:
+        async with flows.open(Plugin(Lively(), name="k")) as tavern:
+            while (kept := tavern.workflows.kept_run("r")) is None or not kept.questions:  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(0.01)
-            assert tavern.workflows.answer("r", "q#1", "red")
+            if who == "another process":
+                assert tavern.workflows.answer("r", "q#1", "red")
             assert await asyncio.to_thread(program.wait, 30) == -signal.SIGKILL
-            assert (await tavern.workflows.resume("r")).outputs == {"q": {"answer": "red"}}
+            result = await asyncio.wait_for(tavern.workflows.resume("r"), 30)
+            assert result.outputs == {"q": {"answer": "red"}, "b": {"y": "lived"}}
+            assert not list((flows.root / "home").rglob("*.answer*"))
 
 
 @pytest.mark.slow

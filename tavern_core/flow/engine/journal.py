@@ -220,9 +220,11 @@ def answers(folder: Path, run_id: str) -> dict[str, Any]:
     return {str(each["question"]): each["value"] for each in found if each is not None}
 
 
-def _answers(folder: Path, run_id: str) -> list[Path]:
-    length = len(run_id) + 1 + _HASH + len(_ANSWER)  # not of another run whose id has this one as prefix
-    return [place for place in folder.glob(f"{glob.escape(run_id)}.*{_ANSWER}") if len(place.name) == length]
+def _answers(folder: Path, run_id: str, more: str = "") -> list[Path]:
+    """The files of answers; with ``*``, also those that a killed process has not finished."""
+    begin = len(run_id) + 1 + _HASH  # not of another run whose id has this one as prefix
+    found = folder.glob(f"{glob.escape(run_id)}.*{_ANSWER}{more}")
+    return [place for place in found if place.name.startswith(_ANSWER, begin)]
 
 
 def _answer(folder: Path, run_id: str, question: str) -> Path:
@@ -251,7 +253,7 @@ def size(folder: Path, run_id: str) -> int:
 
 def forget(folder: Path, run_id: str) -> None:
     """Remove all files of a run."""
-    for place in (_place(folder, run_id), _place(folder, run_id, _CANCEL_MARK), *_answers(folder, run_id)):
+    for place in (_place(folder, run_id), _place(folder, run_id, _CANCEL_MARK), *_answers(folder, run_id, "*")):
         place.unlink(missing_ok=True)
 
 

@@ -72,6 +72,10 @@ class RunStorage(Protocol):
         """Record that a node started to wait for a person, or has the answer."""
         ...
 
+    def answered(self, question: str, value: Any) -> None:
+        """Record an answer that its node has not yet, from any thread."""
+        ...
+
 
 def new_run_id() -> str:
     """An id for a run that has none yet."""
@@ -208,11 +212,11 @@ class Run:
             self._stop(self._task)
         try:
             state = await self._driven(scope, self._task, others)
+            self.note(f"run:{state}", "")
         finally:
-            self.is_over = True
+            self.is_over = True  # last: who sees it on another thread sees all events
             if timer is not None:
                 timer.cancel()
-        self.note(f"run:{state}", "")
         return self._result(scope, state, (time.perf_counter() - clock) * 1000)
 
     def _result(self, scope: Scheduler, state: RunState, latency: float) -> RunResult:
@@ -405,6 +409,8 @@ class Run:
             if self._waiting.pop(question, None) is None:
                 return False  # another answer came first
         self.answers[question] = value = deep_copy(value)
+        if self._recorder is not None:  # the loop may be busy, and who answers has been promised that it counts
+            self._recorder.answered(question, value)
 
         def give() -> None:
             if not future.done():
