@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,16 @@ with contextlib.suppress(OSError):
 # inherit that, and could not be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+ALL_SLOW = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
+"""In a file whose tests are all slow."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where slow tests are left out, each worker need not import the files that hold no others."""
+    is_left_out = "not slow" in config.option.markexpr and collection_path.match("test_*.py")
+    return True if is_left_out and ALL_SLOW.search(collection_path.read_text("utf-8")) else None
 
 
 @pytest.hookimpl(wrapper=True)
