@@ -19,6 +19,8 @@ from package_sources import sources
 
 import tavern_core
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HEAVY = (
     "anyio",
@@ -50,7 +52,6 @@ def modules() -> list[str]:
     return [tavern_core.__name__, *(m.name for m in pkgutil.walk_packages(tavern_core.__path__, "tavern_core."))]
 
 
-@pytest.mark.slow
 def test_the_import_contracts_hold() -> None:
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     done = run(program)
@@ -100,14 +101,12 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
     return Imported({step: set(found) for step, found in names.items()}, settings, done.stdout + done.stderr)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", ["the package", "everything it offers", "what nobody has used yet"])
 def test_importing_pulls_in_nothing_heavy(imported: Imported, step: str) -> None:
     assert "tavern_core" in imported.modules[step]
     assert not set(HEAVY) & imported.modules[step]
 
 
-@pytest.mark.slow
 def test_importing_prints_nothing_and_changes_no_setting_of_the_process(imported: Imported) -> None:
     assert imported.settings["everything it offers"] == imported.settings["nothing"]
     assert imported.printed == ""
@@ -127,7 +126,6 @@ WITH_THEIR_FIRST_USE = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_host_that_calls_a_system_tool_imports_no_part_that_it_does_not_use(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}  # without the skills of this account
     done = subprocess.run(
@@ -141,7 +139,6 @@ def test_a_host_that_calls_a_system_tool_imports_no_part_that_it_does_not_use(tm
     assert not set(WITH_THEIR_FIRST_USE) & set(done.stdout.split())
 
 
-@pytest.mark.slow
 def test_the_pytest_plugin_imports_pytest_and_nothing_else_of_weight() -> None:
     program = (
         "import pytest, sys; before = set(sys.modules)\n"
@@ -200,7 +197,6 @@ def imported_by(path: Path, known: Collection[str]) -> set[str]:
     return found & set(known)
 
 
-@pytest.mark.slow
 def test_no_module_imports_itself_in_a_circle() -> None:
     """So whichever is imported first, none meets another that is only half imported."""
     paths = {
@@ -210,7 +206,6 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     tuple(TopologicalSorter({name: imported_by(path, paths) for name, path in paths.items()}).static_order())
 
 
-@pytest.mark.slow
 def test_modules_are_imported_without_a_warning() -> None:
     done = run(f"import importlib\nfor name in {modules()!r}: importlib.import_module(name)", "-W", "error")
     assert done.returncode == 0, done.stderr[-4000:]

@@ -6,10 +6,9 @@ import pytest
 
 from tests.benchmarks.quality.repair import HELD_OUT_WAYS, WAYS, measured, table
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-@pytest.mark.slow
 async def test_what_models_break_is_repaired_by_the_report_alone() -> None:
     rows = await measured(2)
     assert [row.way for row in rows] == list(WAYS)
@@ -18,7 +17,6 @@ async def test_what_models_break_is_repaired_by_the_report_alone() -> None:
     assert never == [], table(rows)
 
 
-@pytest.mark.slow
 async def test_so_is_what_the_reports_were_not_written_for() -> None:
     rows = await measured(3, HELD_OUT_WAYS, first=3_000, is_held_out=True)
     assert sum(row.repaired for row in rows) >= 0.95 * sum(row.broken for row in rows), table(rows)

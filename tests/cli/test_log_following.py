@@ -14,8 +14,9 @@ from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.model.event import Event
 from tests.forked_programs import ForkedProgram
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("words", [["logs", "--follow"], ["logs", "tail", "--type", "tool_called"]])
 def test_new_records_appear_until_ctrl_c(project: Path, home: Path, words: list[str]) -> None:
     with EventLog(audit_log(home), max_bytes=5_000) as log:

@@ -12,6 +12,8 @@ from tavern_core.contract.llm import LLMAnswer
 from tavern_core.contract.protocols import Service
 from tests.views.crawl import reachable
 
+pytestmark = pytest.mark.slow
+
 
 class Model:
     """A language model with a key of its own."""
@@ -65,7 +67,6 @@ def _behind(*starts: Any) -> list[str]:
     return sorted({kind.__qualname__ for kind in ours} - shown)
 
 
-@pytest.mark.slow
 def test_a_node_does_its_work_and_finds_no_way_behind_its_context(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
@@ -101,7 +102,6 @@ def test_a_node_does_its_work_and_finds_no_way_behind_its_context(tmp_path: Path
     assert seen == {"answer": "HELLO", "pieces": ["a", "b"], "tool": 3, "service": "kept", "behind": []}
 
 
-@pytest.mark.slow
 def test_a_stream_gives_its_chunks_and_leads_nowhere(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 

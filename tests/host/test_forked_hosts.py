@@ -13,6 +13,8 @@ from tests.governance import redis_server
 
 from .workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import asyncio, json, multiprocessing, os, sys
 from tavern_core import CallContext, Plugin, Tavern, tool
@@ -126,7 +128,6 @@ FAR = """
 SLOW = "tools: [{id: answer, description: Answer., parameters: {type: object}, implementation: {type: script, command: python answer.py}}]"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "store"),
     [

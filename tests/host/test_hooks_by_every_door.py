@@ -15,6 +15,8 @@ from tavern_core.__main__ import main
 from .conftest import run
 from .workshop import HELLO, TOOL, Workshop
 
+pytestmark = pytest.mark.slow
+
 HOOKS = """
 @hookimpl
 def tavern_before_execute(call):
@@ -89,7 +91,6 @@ def by_command_line(workshop: Workshop, name: str) -> Answer:
 DOORS = {"api": by_api, "sync api": by_sync_api, "tam": by_text, "cli": by_command_line}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 def test_every_hook_applies(workshop: Workshop, door: str) -> None:
     workshop.folder("guard", HOOKS, MANIFEST)

@@ -13,6 +13,8 @@ import pytest
 from tavern_core import tam
 from tests.counting import calls_made
 
+pytestmark = pytest.mark.slow
+
 
 def _benchmark() -> ModuleType:
     path = Path(__file__).parents[1] / "benchmarks" / "bench_tam.py"
@@ -27,7 +29,6 @@ def _benchmark() -> ModuleType:
 BENCH = _benchmark()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCH.HOSTILE)
 @pytest.mark.parametrize("way", ["parse", "stream"])
 def test_twice_the_hostile_text_is_at_most_twice_the_work(name: str, way: str) -> None:

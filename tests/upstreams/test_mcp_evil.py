@@ -15,6 +15,8 @@ from tests.executors.workbench import open_descriptors, processes_with
 from tests.isolation.waiting import until
 from tests.upstreams.mcp_hosts import host, longest_turn, program
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"connectTimeoutMs": 10_000, "maxMessageBytes": 8_000_000}
 SLOW = {
     "many-parts",
@@ -91,7 +93,6 @@ def _nothing_is_left_behind(tmp_path: Path) -> Any:
     until(lambda: open_descriptors() <= before + 2, 20)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", STARTS)
 def test_a_server_that_cannot_be_used_is_a_clear_error_and_harms_no_other(mode: str, tmp_path: Path) -> None:
     kind, message = STARTS[mode]
@@ -124,7 +125,6 @@ def answering() -> Iterator[Tavern]:
         assert processes_with(f"evil-of-{home.name}") == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ANSWERS)
 def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, answering: Tavern) -> None:
     kind, message, outcome = ANSWERS[mode]
@@ -138,13 +138,11 @@ def test_an_evil_answer_costs_its_own_call_and_no_other(mode: str, answering: Ta
     assert answering.invoke_sync(f"{name}:good", {}).value == "well"
 
 
-@pytest.mark.slow
 def test_only_the_answer_with_the_right_number_counts(answering: Tavern) -> None:
     assert answering.invoke_sync("slow:bad", {"mode": "other-ids"}).value == "right"
     assert answering.invoke_sync("slow:good", {}).value == "well"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "shown"),
     [
@@ -158,7 +156,6 @@ def test_a_part_that_is_damaged_costs_itself(mode: str, shown: str, answering: T
     assert block.get("text", block.get("mimeType")) == shown
 
 
-@pytest.mark.slow
 def test_a_resource_that_is_no_json_costs_itself(tmp_path: Path) -> None:
     with evil("good", tmp_path) as opened:
         assert [each["uri"] for each in opened.wait(opened.upstreams.resources("evil"))] == ["x:good"]
@@ -166,7 +163,6 @@ def test_a_resource_that_is_no_json_costs_itself(tmp_path: Path) -> None:
             opened.wait(opened.upstreams.read_resource("evil", "x:a"))
 
 
-@pytest.mark.slow
 def test_one_bad_tool_never_costs_the_list(tmp_path: Path) -> None:
     with evil("bad-tools", tmp_path) as opened:
         opened.upstreams.refresh_sync("evil")
@@ -181,7 +177,6 @@ def test_one_bad_tool_never_costs_the_list(tmp_path: Path) -> None:
         assert opened.invoke_sync("evil:good", {}).value == "well"
 
 
-@pytest.mark.slow
 def test_a_definition_that_changes_with_each_list_is_in_quarantine_where_it_is_pinned(tmp_path: Path) -> None:
     with evil("changes", tmp_path, pin=True) as opened:
         opened.upstreams.refresh_sync("evil")
@@ -193,7 +188,6 @@ def test_a_definition_that_changes_with_each_list_is_in_quarantine_where_it_is_p
         assert opened.invoke_sync("evil:good", {}).value == "well"
 
 
-@pytest.mark.slow
 def test_texts_of_a_server_are_marked_and_nothing_in_them_can_be_read_as_a_call(tmp_path: Path) -> None:
     with evil("injects", tmp_path) as opened:
         opened.upstreams.refresh_sync("evil")
@@ -221,7 +215,6 @@ BOUNDS: dict[str, int] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", BOUNDS)
 def test_a_list_without_end_has_one(mode: str, tmp_path: Path) -> None:
     with evil(mode, tmp_path) as opened:
@@ -229,7 +222,6 @@ def test_a_list_without_end_has_one(mode: str, tmp_path: Path) -> None:
         assert len(opened.upstreams["evil"].tools) == BOUNDS[mode]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["start-family", "stubborn", "start-stderr"])
 @pytest.mark.parametrize("trusted", [False, True], ids=["sandbox", "trusted"])
 def test_nothing_survives_of_a_server_and_what_it_started(mode: str, trusted: bool, tmp_path: Path) -> None:

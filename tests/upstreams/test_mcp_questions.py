@@ -16,6 +16,8 @@ from tavern_core.errors import CallError, ConnectionLost, PolicyDenied
 from tests.upstreams.direct import DirectCall, DirectUpstream
 from tests.upstreams.mcp_hosts import ERAS, program
 
+pytestmark = pytest.mark.slow
+
 Use = Callable[[Connection, Mapping[str, UpstreamTool]], Awaitable[None]]
 
 
@@ -49,7 +51,6 @@ ANSWERS: dict[str, tuple[Mapping[str, Any] | None, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_a_question_is_put_to_the_person_and_the_answer_goes_back(era: str, tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
@@ -72,7 +73,6 @@ class Deaf(DirectCall):
         raise PolicyDenied("no one is there")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_where_no_one_can_be_asked_the_call_fails_with_that(era: str, tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
@@ -82,7 +82,6 @@ def test_where_no_one_can_be_asked_the_call_fails_with_that(era: str, tmp_path: 
     connected(tmp_path, era, use)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("eve", [{"principal": "user:eve"}, {"user_id": "eve"}])
 def test_a_question_of_the_old_era_that_may_be_for_two_callers_is_put_to_none(
     eve: dict[str, str], tmp_path: Path
@@ -108,7 +107,6 @@ REFUSED: dict[str, str] = {
 }
 
 
-@pytest.mark.slow
 def test_what_a_server_may_not_ask_ends_the_call(tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
         for tool, message in REFUSED.items():
@@ -129,7 +127,6 @@ TASKS: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.slow
 def test_a_task_of_the_new_era_is_followed_to_its_end(tmp_path: Path) -> None:
     updates: dict[str, list[str]] = {}
 
@@ -150,7 +147,6 @@ def test_a_task_of_the_new_era_is_followed_to_its_end(tmp_path: Path) -> None:
     assert updates["completed"] == [] and updates["with a question"] == [sent]
 
 
-@pytest.mark.slow
 def test_cancelling_a_call_cancels_its_task(tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
         call = DirectCall()
@@ -163,7 +159,6 @@ def test_cancelling_a_call_cancels_its_task(tmp_path: Path) -> None:
     assert connected(tmp_path, "2026", use) == ["task cancelled"]
 
 
-@pytest.mark.slow
 def test_a_tool_that_needs_a_task_is_a_job(tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:
         assert tools["later"].is_job
@@ -172,7 +167,6 @@ def test_a_tool_that_needs_a_task_is_a_job(tmp_path: Path) -> None:
     connected(tmp_path, "2025", use)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_what_is_asked_of_a_server_that_has_ended_was_never_sent(era: str, tmp_path: Path) -> None:
     async def use(connection: Connection, tools: Mapping[str, UpstreamTool]) -> None:

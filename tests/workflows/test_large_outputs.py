@@ -14,7 +14,7 @@ from tavern_core.flow.engine import sqlite_run_store
 from tests.engine.workbench import flow
 from tests.workflows.folder import CALLS, Flows
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 KNOWN = "Kq7Zx9Wm-known-secret"
 LOOKS = "sk-abcdefghijklmnopqrstuvwx"
 FILLER = "lorem ipsum dolor sit amet, "
@@ -80,7 +80,6 @@ OPEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
 async def test_a_secret_is_found_wherever_it_stands_in_what_a_node_gave(flows: Flows) -> None:
     GIVEN.update(HIDDEN)
     TURNS[:] = [0]
@@ -94,7 +93,6 @@ async def test_a_secret_is_found_wherever_it_stands_in_what_a_node_gave(flows: F
             assert not file.is_file() or word.encode() not in file.read_bytes(), (file, word)
 
 
-@pytest.mark.slow
 async def test_what_holds_no_secret_is_kept_as_it_was(flows: Flows) -> None:
     GIVEN.update(OPEN)
     TURNS[:] = [0]
@@ -114,7 +112,6 @@ async def test_what_holds_no_secret_is_kept_as_it_was(flows: Flows) -> None:
             assert (again.states["g"], CALLS) == ("cached", []), how
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["none", "session", "disk"])
 async def test_others_go_on_while_something_large_is_made_ready_for_the_record(flows: Flows, cache: str) -> None:
     GIVEN["it"] = FILLER * 100_000
@@ -139,7 +136,6 @@ async def test_others_go_on_while_something_large_is_made_ready_for_the_record(f
         turning.cancel()
 
 
-@pytest.mark.slow
 async def test_a_run_can_be_cancelled_while_something_large_is_made_ready(flows: Flows) -> None:
     GIVEN["it"] = [amid("no secret", 0.5) for _ in range(20)]
     flows.write("flow", {"g": {"type": "b:Give", "what": "it"}, "a": "b:After"}, "g.y>a.y")
@@ -154,7 +150,6 @@ async def test_a_run_can_be_cancelled_while_something_large_is_made_ready(flows:
         assert (await tavern.workflows.resume(handle.id)).ok
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_large_and_small_pieces_of_anything_come_back_as_they_were(
     flows: Flows, seed: int, monkeypatch: pytest.MonkeyPatch
