@@ -1,1 +1,1 @@
-"""The one path of every call, and the texts that lead to it."""
+"""The pipeline that every call passes, and reading the calls in a model's text."""

@@ -1,7 +1,7 @@
 """Requests approval of one frozen call (SECURITY §1, FEATURES G12).
 
     no approver is reachable      APPROVAL_REQUIRED, and the request is stored for an answer later (`pending_approval_store.py`)
-    refused, too late, an error   APPROVAL_REJECTED: only a plain yes is one
+    refused, too late, an error   APPROVAL_REJECTED: only a plain yes approves
     the caller's deadline passed  TIMEOUT
 
 Each request and each answer is recorded. The callback gets copies and cannot change the call.
@@ -47,13 +47,13 @@ from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 
 _MOST_AT_ONCE: Final = 64
-"""Callbacks that are not coroutines and wait at once; each has a thread, and one that never returns keeps it."""
+"""Synchronous callbacks that may wait at the same time. Each has a thread; one that never returns keeps its thread."""
 _MOST_REMEMBERED: Final = 1_000
 _UNCHANGED: Final = "do not repeat it unchanged"
 waiting: Final[ContextVar[Callable[[], AbstractContextManager[object]] | None]] = ContextVar(
     "tavern_waiting", default=None
 )
-"""Entered while a person is asked, by those who do not count that time (agents)."""
+"""Entered while an approval is awaited, by callers that do not count that time (agents)."""
 
 
 class Approvals:
@@ -85,7 +85,7 @@ class Approvals:
     async def _answered(
         self, call: ToolCall, request: ApprovalRequest, mode: ExecutionMode, seconds: float
     ) -> tuple[Approval, str, str]:
-        """The answer of the approver, how it came about, and what to do where it is no."""
+        """The approver's answer, how it was obtained, and the hint for a rejection."""
         began, waits = time.perf_counter(), waiting.get()
         try:
             with waits() if waits is not None else nullcontext():
@@ -118,7 +118,7 @@ class Approvals:
             emit: awaited with each event, for observers.
 
         Returns:
-            The stored approval that this used up, as it was before; None: there is none.
+            The stored approval that this call used up, as it was before; None: none was stored.
 
         Raises:
             ApprovalRequired: no approver is reachable now; the request is stored (APPROVAL_REQUIRED).
@@ -150,7 +150,7 @@ class Approvals:
             self._remember(plan, mark + definition, answer)
         await emit(self._decided(call, request, answer, time.perf_counter() - began, how))
         if how == "timeout" and left is not None and left < self._seconds:
-            raise TimeLimit(stopped=True, begun=False)  # the tool has not started, whatever the callback still does
+            raise TimeLimit(stopped=True, begun=False)  # the tool has not started, whatever the callback does later
         _judge(answer, request, facts, hint)
         return None
 
@@ -164,7 +164,7 @@ class Approvals:
         emit: Callable[[Event], Any],
         end: float | None,
     ) -> Record | None:
-        """Use the stored answer, or leave a request to be answered."""
+        """Use the stored answer, or store a request to be answered later."""
         why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:
             answer, used_up = await ask_raising(
@@ -187,7 +187,7 @@ class Approvals:
             return None  # approval is requested, as without rules
 
     def check_possible(self, plan: CallPlan, call: ToolCall, requested: RequestedApproval) -> None:
-        """Return when there is an approver to ask, or an answer is there. Raises ApprovalRequired."""
+        """Return if an approver can be asked or an answer is stored. Raises ApprovalRequired."""
         mark, definition = fingerprint(call, plan.spec), _definition(plan, requested)
         if self._approver is not None or self._ruled(call, mark, definition) is not None:
             return
@@ -196,7 +196,7 @@ class Approvals:
         self.stored.check(call, request, definition, why, {"tool": plan.id})
 
     async def _ask(self, request: ApprovalRequest, mode: ExecutionMode, seconds: float) -> Any:
-        """What the callback says. A callback that ends in anything but an answer has failed."""
+        """The callback's answer. A callback that raises or exits has failed."""
         own: ExecutionMode = self._inline_mode if isinstance(mode, InlineMode) else self._loop_mode
         approver = self._approver
         assert approver is not None
@@ -224,7 +224,7 @@ class Approvals:
         return kept[1] if kept is not None else None
 
     def _remember(self, plan: CallPlan, mark: str, answer: Approval) -> None:
-        """Store an answer, with the plugin's lifetime, so that its identity is not reused."""
+        """Store an answer as long as the plugin is loaded, so that the plugin's identity is not reused."""
         with self._lock:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
@@ -260,11 +260,11 @@ class Approvals:
 
 
 _WHO_ELSE: Final = ("user_id", "agent_id", "workspace_dir", "agent_dir")
-"""What distinguishes callers besides principal and profile, and the base of their relative paths."""
+"""What distinguishes callers besides principal and profile; relative paths begin at these folders."""
 
 
 class _CallbackFailed(Exception):
-    """The callback ended in no answer."""
+    """The callback ended without an answer."""
 
     def __init__(self, error: BaseException | str) -> None:
         said = error if isinstance(error, str) else f"failed with {printed(error)}"
@@ -273,7 +273,7 @@ class _CallbackFailed(Exception):
 
 
 def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
-    """What names exactly this call: tool and its version, who calls, what its paths begin at, and every argument."""
+    """Identifies exactly this call: the tool and its version, the caller, the base of its paths, and every argument."""
     who = call.context
     whole: list[Any] = [spec.id, spec.version, who.principal, who.profile, call.arguments]
     if more := {name: value for name in _WHO_ELSE if (value := getattr(who, name))}:
@@ -282,16 +282,16 @@ def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
 
 
 def definition_of(spec: ToolSpec) -> str:
-    """What identifies the definition of the tool: everything but where that is."""
+    """Identifies the definition of the tool: everything but its location."""
     data = spec.to_json()
     del data["source"]
     return json_digest(data)[:32]
 
 
 def _definition(plan: CallPlan, requested: RequestedApproval) -> str:
-    """What an approval is for: the tool as it is defined, and whether its caller has read untrusted content.
+    """What an approval covers: the tool's definition, and whether its caller has read untrusted content.
 
-    An answer that was given, or remembered, before that must not let through what the content asks for.
+    An answer from before the caller read that content must not approve what the content asks for.
     """
     return definition_of(plan.spec) + (f"+{requested.by}" if requested.by == AFTER_READING else "")
 
@@ -307,7 +307,7 @@ def _request(
 ) -> ApprovalRequest:
     spec, redact = plan.spec, plan.redact
     reason = redact(requested.reason)
-    if reason == requested.reason:  # a message that exists in two languages stays one
+    if reason == requested.reason:  # a message that has two languages keeps both
         reason = requested.reason
     return ApprovalRequest(
         call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, reason, requested.by,
@@ -337,6 +337,6 @@ def _judge(answer: Approval, request: ApprovalRequest, facts: dict[str, Any], hi
 
 
 def _details(facts: dict[str, Any], tool: str) -> dict[str, Any]:
-    """Facts for an error, without the names that its constructor takes itself."""
+    """Facts for an error, without the names that its constructor sets itself."""
     taken = set(inspect.signature(CallError.__init__).parameters)
     return {**{name: value for name, value in facts.items() if name not in taken}, "tool": tool}

@@ -21,15 +21,15 @@ from tavern_core.kernel.execution.threads import Owner
 from tavern_core.model.result import ToolResult, success
 
 SMALL_BITS: Final = 64
-"""Integers of fewer bits can be written in every case."""
+"""Integers with fewer bits can always be written as JSON."""
 
 
 def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Execute:
     """How a tool is run, by what it is.
 
     Args:
-        owner: plugin and id: whose threads a blocking tool takes.
-        in_thread: whether sync work must leave its caller free, so that its time can be watched.
+        owner: plugin and id: decides which threads a blocking tool uses.
+        in_thread: whether sync work runs in a thread, so that its caller can watch the time.
     """
     run = bound.run
 
@@ -55,7 +55,7 @@ def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Ex
 def runner_of(
     bound: BoundTool, owner: Owner, kind: str, *, preview: Execute | None = None, in_thread: bool = False
 ) -> Runner:
-    """How a tool of this kind is run; the arguments are those of `execute_of`."""
+    """The function that runs a tool of this kind; the arguments are those of `execute_of`."""
     return Runner(
         bound,
         execute_of(bound, owner, in_thread=in_thread),
@@ -67,7 +67,7 @@ def runner_of(
 
 
 def _way_of(bound: BoundTool) -> str:
-    """`execute_of` in words."""
+    """How `execute_of` runs the tool, in words."""
     if bound.is_async:
         return "on the event loop"
     if bound.stop is not None:  # a thread of the caller waits for another process
@@ -80,7 +80,7 @@ def accept(plan: CallPlan, call: RunningCall, value: Any, limits: CallLimits, se
 
     Raises:
         CallTimeout: it returned after its deadline (TIMEOUT, outcome ``done``).
-        OutputInvalid, OutputTooLarge: its answer is not JSON, not what the output schema says, or too much.
+        OutputInvalid, OutputTooLarge: its answer is not JSON, does not fit the output schema, or is too large.
     """
     now = perf_counter()
     if call.deadline is not None and now > call.deadline:
@@ -108,7 +108,7 @@ def accept(plan: CallPlan, call: RunningCall, value: Any, limits: CallLimits, se
 def _output_invalid(plan: CallPlan, value: Any) -> OutputInvalid:
     assert plan.answers.validator is not None
     error = explained(OutputInvalid, plan.id, plan.answers.validator, value, "answer")
-    # The hints of the schema are for who made the value: not the caller.
+    # The hints of the schema are for the tool's author, not for the caller.
     error.hint = "report it to the plugin's author"
     for problem in error.details["problems"]:
         problem.pop("hint", None)

@@ -1,4 +1,4 @@
-"""A call that continues in the background: what the pipeline hands over, and to whom."""
+"""A call that continues in the background: the request that the pipeline passes on, and the Protocol that takes it."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from tavern_core.model.job import Job
 from tavern_core.model.result import ToolResult
 
 job_id: Final[ContextVar[str]] = ContextVar("tavern_job", default="")
-"""The job that this code belongs to; empty: none."""
+"""The job that this code runs in; empty: none."""
 
 has_asked: Final[ContextVar[str]] = ContextVar("tavern_has_asked", default="")
-"""The key of a job that waited for an answer when its process ended, so its call is made again from its beginning; empty: none."""
+"""The key of a job whose process ended while it waited for an answer, so that its call starts again; empty: none."""
 
 
 without_slot: Final[ContextVar[Callable[[], AbstractAsyncContextManager[None]] | None]] = ContextVar(
     "tavern_without_slot", default=None
 )
-"""Gives the slot of the job that this code belongs to back while it waits for a person or a job; the runner of a job sets it."""
+"""Releases the job's slot while its code waits for a person or another job. Set by the runner of the job."""
 
 
 def while_run_waits(run_id: str) -> AbstractAsyncContextManager[None]:
-    """Around the time in which a run waits for a person: where it is a job, other jobs may run meanwhile."""
+    """Entered while a run waits for a person: if the run is a job, its slot is free for other jobs meanwhile."""
     return while_job_waits() if job_id.get() == run_id else nullcontext()
 
 
 def while_job_waits() -> AbstractAsyncContextManager[None]:
-    """Around the time in which code waits for a person or a job: where it is of a job, other jobs may run meanwhile."""
+    """Entered while code waits for a person or a job: if it runs in a job, its slot is free for others meanwhile."""
     beside = without_slot.get()
     return nullcontext() if beside is None else beside()
 
 
 class ResumePoint(Protocol):
-    """What finds the work of a job at another system again, once the process of the job has ended."""
+    """Finds a job's work in another system again after the job's process has ended."""
 
     @property
     def text(self) -> str:
-        """What a process that has ended kept; empty: nothing."""
+        """What the process that has ended stored with `keep`; empty: nothing."""
         ...
 
     @property
     def followed(self) -> str:
-        """The definition of the tool whose adapter only follows that work, and never starts it anew; empty: it may do so."""
+        """The definition of a tool whose adapter only follows that work and never starts it; empty: it may start it."""
         ...
 
     @property
     def is_left(self) -> bool:
-        """Whether the host closes, and leaves the job to be resumed from what was kept."""
+        """Whether the host is closing and leaves the job to be resumed from what was stored."""
         ...
 
     def is_of(self, arguments: object) -> bool:
-        """Whether a call with exactly this object of arguments is the job's own; a call that is made within it has another."""
+        """Whether `arguments`, compared by identity, are those of the job's own call and not of a nested one."""
         ...
 
     async def keep(self, text: str, followed: str) -> None: ...
 
 
 resume_point: Final[ContextVar[ResumePoint | None]] = ContextVar("tavern_resume_point", default=None)
-"""That of the job that this code belongs to; the runner of a job sets it."""
+"""The resume point of the job that this code runs in. Set by the runner of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +80,20 @@ class BackgroundCallRequest:
     key: str | None = None
     door: str = "api"
     is_run: bool = False
-    """Whether it runs a workflow, so that the job has the id of a run."""
+    """Whether the call runs a workflow; the id of the job is then that of the run."""
     named: tuple[str, ...] = ()
-    """Of a run: names with which a single output is an object and not the value itself."""
+    """For a run: output names. If set, even a single output is returned as an object instead of as its value."""
     is_harmless_again: bool = False
-    """Whether its tool may do the same twice."""
+    """Whether calling the tool twice does no harm."""
     has_copy: bool = False
-    """Whether `arguments` are plain JSON of the host's own."""
+    """Whether `arguments` are already the host's own copy in plain JSON."""
     done: Future[ToolResult] | None = None
-    """For a caller who waits: done when the job is."""
+    """For a caller that waits: completed when the job ends."""
     marked: Callable[[Any], list[str]] | None = None
-    """Lists the texts of the arguments that the schema of its tool marks as secret; None: it marks none."""
+    """Lists the texts among the arguments that the tool's schema marks as secret; None: it marks none."""
 
     def of(self, plan: CallPlan) -> BackgroundCallRequest:
-        """The same request, with what is known of its tool."""
+        """The same request, completed with what the tool's plan says."""
         spec, has_key = plan.spec, self.key is not None
         again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
         is_run = spec.kind == "workflow"
@@ -104,20 +104,20 @@ class BackgroundCallRequest:
 
 
 class BackgroundCalls(Protocol):
-    """Where calls go on."""
+    """Runs calls in the background."""
 
     async def begin(self, request: BackgroundCallRequest, mode: ExecutionMode, left: float | None) -> Job:
-        """Keep a job and let it run as soon as there is a place.
+        """Store a job and start it as soon as a slot is free.
 
         Args:
-            left: seconds until the deadline of who wants it; None: there is none.
+            left: seconds until the caller's deadline; None: there is none.
 
         Raises:
-            CallError: it cannot be stored (INTERNAL).
+            CallError: the job cannot be stored (INTERNAL).
             TimeLimit: a slow store did not answer in time.
         """
         ...
 
     async def now(self, job: Job, mode: ExecutionMode, left: float | None) -> Job:
-        """A job of this process as it is now; as it was, where the store does not say."""
+        """The current state of a job of this process; its last known state if the store does not answer."""
         ...

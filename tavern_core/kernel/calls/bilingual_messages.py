@@ -1,4 +1,4 @@
-"""What the path of a call says to who calls, in English and in Chinese; see `model.language`."""
+"""What the pipeline says to callers, in English and in Chinese; see `model.language`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong with a call, as an error of the tree that says so to the caller."""
+"""Turns whatever ends a call into an error of the tree in `errors.py`."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tavern_core.schema.validate import Validator
 E = TypeVar("E", bound=CallError)
 _LOG: Final = logging.getLogger("tavern.calls")
 _EARLY_S: Final = 0.001
-"""How much earlier than a deadline a timer may ring."""
+"""How much earlier than its deadline a timer may fire."""
 _MOST_FRAMES: Final = 30
-"""The innermost ones; an endless recursion has a thousand."""
+"""The innermost frames; an endless recursion has a thousand."""
 
 
 def error_of(error: BaseException, call: RunningCall) -> CallError:
-    """Any error on the path of a call, with the step in `details.stage`."""
+    """Turns any error on the path of a call into a CallError with the step in `details.stage`."""
     if isinstance(error, TimeLimit):
         outcome = _outcome(call.plan, error)
         failed: CallError = timed_out(call, stopped=error.stopped, outcome=outcome, begun=error.begun)
@@ -59,7 +59,7 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
             and cancellations() <= call.cancellations
         )
         if is_lost and call.deadline is not None and time.perf_counter() > call.deadline - _EARLY_S:
-            # The time of a call around it, which is its own too, was over a moment before its own timer rang.
+            # The enclosing call's deadline, which is also this call's, passed just before its own timer fired.
             stopped = not isinstance(error, CancelledWhileRunning)
             failed = timed_out(call, stopped=stopped, outcome=_outcome(call.plan, error), begun=has_begun(error))
         elif is_lost:
@@ -79,7 +79,7 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
 
 
 def _lost(error: BaseException, call: RunningCall) -> ConnectionLost:
-    """What the tool awaited was cancelled without a request by the caller or the operator."""
+    """The tool's awaited work was cancelled, but neither the caller nor the operator requested that."""
     assert call.plan is not None
     outcome = _outcome(call.plan, error)
     return ConnectionLost(
@@ -120,7 +120,7 @@ def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: 
 
 
 def _limit_of(call: RunningCall) -> tuple[str, float]:
-    """Which limit ended a call, and how many milliseconds it allowed."""
+    """The limit that ended a call, and how many milliseconds it allowed."""
     if call.limit is not None:
         return call.limit
     plan, context, outer, clock, deadline = call.plan, call.context, call.outer, call.clock, call.deadline
@@ -138,10 +138,10 @@ def _limit_of(call: RunningCall) -> tuple[str, float]:
 
 
 def timed_out(call: RunningCall, *, stopped: bool, outcome: Outcome, begun: bool = True) -> CallTimeout:
-    """The time of a call is over.
+    """The error of a call whose time is over.
 
     Args:
-        stopped: its work has ended, or never began.
+        stopped: whether its work has ended, or never began.
     """
     plan = call.plan
     elapsed = (time.perf_counter() - call.clock) * 1000
@@ -167,14 +167,14 @@ def _harmless(plan: CallPlan | None) -> bool:
 
 
 def _outcome(plan: CallPlan | None, error: BaseException) -> Outcome:
-    """What a call that failed with `error` may have changed; nothing if it was still waiting to start."""
+    """What a call that failed with `error` may have changed; nothing if it had not started."""
     return "unknown" if has_begun(error) and not _harmless(plan) else "none"
 
 
 def _as_call_error(error: BaseException, plan: CallPlan | None, written: str, *, in_tool: bool) -> CallError:
-    """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
+    """An error of the tree: UPSTREAM_ERROR for the tool's own exception, else an internal error of the host."""
     if plan is None and not isinstance(written, str):
-        return no_text(written)  # it may not be hashable: an error of the look-up means the same
+        return no_text(written)  # the name may not be hashable: an error of the look-up means the same
     name = plan.id if plan else written
     outcome = _outcome(plan, error) if in_tool else "none"
     if isinstance(error, CallError):

@@ -26,11 +26,11 @@ from tavern_core.schema.redact import redact_text
 
 
 def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = None) -> CallContext:
-    """Find out who calls, how deep, and until when.
+    """Determine the caller, the depth and the deadline of a call.
 
     Args:
-        deepest: how many calls may be within each other (`limits.depth`).
-        ahead: how many calls are made before this one, which is only foreseen; None: it is made now, and counts.
+        deepest: how deep calls may be nested (`limits.depth`).
+        ahead: how many calls come before this one, which is only previewed; None: it is made now, and counts.
 
     Raises:
         BudgetExceeded: too deep, or too many calls (BUDGET_EXCEEDED).
@@ -40,7 +40,7 @@ def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = N
         depth, deadline, caller, _, _ = outer
         call.depth = depth + 1
         check_depth(plan, call.depth, deepest)
-        # A tool that calls a tool does so for its own caller, never with more rights.
+        # A nested call runs for the caller of the enclosing call, and never with more rights.
         context = context or caller
         if deadline is not None:
             left = deadline - call.clock
@@ -64,7 +64,7 @@ def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = N
 def check_depth(plan: CallPlan, depth: int, deepest: int) -> None:
     """
     Raises:
-        BudgetExceeded: too many calls are within each other (BUDGET_EXCEEDED).
+        BudgetExceeded: calls are nested too deeply (BUDGET_EXCEEDED).
     """
     if depth > deepest:
         raise BudgetExceeded(
@@ -78,7 +78,7 @@ def check_depth(plan: CallPlan, depth: int, deepest: int) -> None:
 def check_budget(plan: CallPlan, context: CallContext, number: int) -> None:
     """
     Raises:
-        BudgetExceeded: it is one call too many for this caller (BUDGET_EXCEEDED).
+        BudgetExceeded: the caller has made all the calls that its budget allows (BUDGET_EXCEEDED).
     """
     most = context.budget.max_tool_calls
     if most is not None and number > most:
@@ -126,22 +126,22 @@ def tool_call(plan: CallPlan, call: RunningCall, context: CallContext, series: s
 
 
 def take(plan: CallPlan, call: RunningCall, limit: int) -> None:
-    """Copy what the caller gave, as plain JSON, where the plan's quick `intake` could not.
+    """Copy the caller's arguments as plain JSON, if the plan's quick `intake` could not.
 
     Args:
-        limit: most characters of text.
+        limit: characters of text allowed.
 
     Raises:
-        InputInvalid: no mapping, no JSON, or too large (INPUT_SCHEMA_INVALID).
+        InputInvalid: not a mapping, not JSON, or too large (INPUT_SCHEMA_INVALID).
     """
     call.values = own_copy(call.arguments, plan.id, limit)
 
 
 def take_changed(plan: CallPlan, call: RunningCall, changed: Mapping[str, Any], limit: int) -> None:
-    """Copy what hooks made of the arguments.
+    """Copy the arguments as hooks changed them.
 
     Raises:
-        InputInvalid: as `take`; names the plugins that changed them.
+        InputInvalid: as for `take`; names the plugins that changed them.
     """
     try:
         call.values = own_copy(changed, plan.id, limit)
@@ -151,10 +151,10 @@ def take_changed(plan: CallPlan, call: RunningCall, changed: Mapping[str, Any], 
 
 
 def fill_and_validate(plan: CallPlan, call: RunningCall) -> None:
-    """Add the defaults of the schema, then hold the arguments against it; integers become integers: 2.0 is 2.
+    """Add the defaults of the schema, then validate; whole numbers become integers: 2.0 is 2.
 
     Raises:
-        InputInvalid: they do not fit (INPUT_SCHEMA_INVALID), with the place and repair of every problem.
+        InputInvalid: the arguments do not fit (INPUT_SCHEMA_INVALID), with the location and repair of every problem.
     """
     values, rules = call.values or {}, plan.arguments
     if rules.fill is not None:
@@ -169,7 +169,7 @@ def fill_and_validate(plan: CallPlan, call: RunningCall) -> None:
 
 
 def give_copy(plan: CallPlan, call: RunningCall, limit: int) -> None:
-    """The tool gets its own copy if the host reads the arguments again afterwards."""
+    """Give the tool its own copy if the host reads the arguments again afterwards."""
     given = None if call.values is None else plan.arguments.intake(call.values)
     call.given = own_copy(call.values, plan.id, limit) if given is None else given
     call.handed = call.call and with_arguments(call.call, call.given)
@@ -179,7 +179,7 @@ def own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict
     """The arguments as plain JSON that shares nothing mutable with the caller's.
 
     Raises:
-        InputInvalid: no mapping, no JSON, or too large (INPUT_SCHEMA_INVALID).
+        InputInvalid: not a mapping, not JSON, or too large (INPUT_SCHEMA_INVALID).
     """
     if arguments is None:
         return {}
@@ -189,7 +189,7 @@ def own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict
         )
     try:
         given = arguments if isinstance(arguments, dict) else dict(arguments)
-    except Exception as error:  # a mapping of the caller's own
+    except Exception as error:  # a mapping class of the caller may raise anything
         raise InputInvalid(
             f"{tool}: the arguments cannot be read: {redact_text(with_type(error))}", hint="pass a dict"
         ) from error
@@ -201,7 +201,7 @@ def own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict
 
 
 def _blamed(error: InputInvalid, changes: Sequence[CallChange]) -> InputInvalid:
-    """The error, saying which plugins made the arguments what they are: the caller may have passed good ones."""
+    """The error with the names of the plugins that changed the arguments: the caller's own may have been valid."""
     if changes:
         error.details["changedBy"] = [change.plugin for change in changes]
         names = ", ".join(dict.fromkeys(error.details["changedBy"]))

@@ -1,4 +1,4 @@
-"""What a call would do, without making it: dry runs, and refusals that can be known before."""
+"""Dry runs, and refusals that can be known before a call is made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tavern_core.model.result import ToolResult, iso_utc, success
 
 @dataclass(frozen=True, slots=True)
 class CallPreview:
-    """Looks at calls that are not made. Holds no state of a call."""
+    """Previews calls without making them. Holds no state of a call."""
 
     compiler: Compiler
     hooks: HookCalls
@@ -37,7 +37,7 @@ class CallPreview:
     """Start of the call ids of this host."""
 
     async def planned(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
-        """What the call would do, and a token that lets it."""
+        """What the call would do, and a token that commits exactly that."""
         context = call.context
         assert context is not None
         asked = call.call or tool_call(plan, call, context, self.series)
@@ -63,7 +63,7 @@ class CallPreview:
         return success(value, call.trace(self.series)).replace(meta={"dryRun": True})
 
     async def _preview(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, preview: Execute) -> ToolResult:
-        """What the tool says that it would do. Its own code says so: within the call, for its caller and until its deadline."""
+        """The tool's own preview. It runs within the call: for its caller, until its deadline."""
         call.stage = "preview"
         if plan.content.source:
             has_read(call, (plan.content.source,))
@@ -95,14 +95,14 @@ class CallPreview:
         earlier: int,
         door: str = "tam",
     ) -> CallError | None:
-        """Why a planned call would be refused by lists, rights, approval or budget; None: no known reason.
+        """Why lists, rights, approval or budget would refuse a planned call; None: no reason is known.
 
         Only gates of the host are called, as after an approval: gates of plugins may count their calls.
 
         Args:
-            arguments: what is known of them; what a hook may change before the gates is not.
+            arguments: those that are known; what a hook may change before the gates is left out.
             context: as for `run`.
-            earlier: how many calls are made before it.
+            earlier: how many calls come before it.
         """
         call = begin(written, arguments, context, "", None, door, 0)
         try:
@@ -125,5 +125,5 @@ class CallPreview:
 
 
 def own_gates(plan: CallPlan) -> tuple[HookImplementation, ...]:
-    """The gates of the host, which give the same answer every time."""
+    """The host's own gates, which give the same answer every time."""
     return tuple(gate for gate in plan.hooks.gates if gate.is_builtin)

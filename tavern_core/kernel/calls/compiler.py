@@ -58,7 +58,7 @@ _SURE: Final[Mapping[str, type]] = {"integer": int, "number": int, "boolean": bo
 
 
 class Compiler:
-    """Compiles the path of each tool on its first call, and again when anything it depends on has changed."""
+    """Compiles the plan of each tool at its first call, and again when anything it depends on has changed."""
 
     def __init__(
         self,
@@ -86,15 +86,15 @@ class Compiler:
         self._known_secrets = base.known_secrets
         self._inner_plans: dict[InternalOperation, tuple[int, CallPlan]] = {}
         self.ready: Callable[[str], CallPlan | None] = specs.plans.get
-        """The plan of an active tool that is the same for all callers; None when there is more to do."""
+        """The plan of an active tool that is the same for all callers; None: `find` has more to do."""
 
     async def find(self, written: str, context: CallContext | None) -> CallPlan:
-        """The plan, activating the plugin if need be. Steps by hand too, without an event loop.
+        """The plan, after activating the plugin if necessary. Also works without an event loop.
 
         Raises:
             CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
         """
-        self.cancellation.watch()  # from before the first call of a host
+        self.cancellation.watch()  # begins before the first call of a host
         found = self._find(written, context)
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 
@@ -113,7 +113,7 @@ class Compiler:
         if not record.active:
             await self._activate(entry)
             entry = self._specs.registry.resolve(entry.id)
-            record = self._specs.lifecycle.records[entry.plugin]  # another one after a reload
+            record = self._specs.lifecycle.records[entry.plugin]  # a new record after a reload
         if entry.factory is not None:
             return await self._factory_plan(entry, record, context or self._specs.default)
         if (spec := await self._specs.specify(entry, self._mode)) is None:
@@ -127,7 +127,7 @@ class Compiler:
         if plan is None:
             state = self._specs.state
             plan = self._compile(spec, record, is_kept=True)
-            # Other spellings are as quick from now on; not without limit, for callers may invent them.
+            # Other spellings are found as quickly from now on, up to a limit: callers may invent spellings.
             few = isinstance(written, str) and len(self._specs.plans) < MOST_SPELLINGS
             self._specs.keep(plan, {entry.id, written} if few else {entry.id}, state)
         return plan
@@ -140,8 +140,8 @@ class Compiler:
             plan = self._compile(spec, self._specs.lifecycle.records[spec.plugin], is_kept=True)
             access = self._specs.policy().for_inner(spec)
             guarded = bool(access.denied or not access.host.allowed)
-            # What a person set up as the model of an agent is neither a stranger to it nor a place to send things to.
-            # And who makes such a call waits for its answer, so it is never a job.
+            # A model that the operator configured for an agent is neither untrusted nor a destination for data.
+            # The maker of such a call waits for its answer, so it never becomes a job.
             plan = replace(
                 plan,
                 admission=replace(plan.admission, access=access, guarded=guarded),
@@ -152,7 +152,7 @@ class Compiler:
         return known[1]
 
     async def admits(self, plan: CallPlan, context: CallContext) -> CallPlan:
-        """The plan, with the rights of the caller's profile, when lists and profile let the caller use the tool.
+        """The plan with the rights of the caller's profile, if lists and profile let the caller use the tool.
 
         Raises:
             PolicyDenied: they do not (POLICY_DENIED).
@@ -174,7 +174,7 @@ class Compiler:
         return plan
 
     async def still_holds(self, plan: CallPlan, context: CallContext) -> None:
-        """Return when the tool is still the one of `plan`, with the same rights, and this caller may still use it.
+        """Return if the tool and its rights are still those of `plan`, and this caller may still use it.
 
         Raises:
             CallError: it is not (POLICY_DENIED, TOOL_NOT_FOUND, UPSTREAM_ERROR).
@@ -190,7 +190,7 @@ class Compiler:
             )
 
     async def _made_for(self, written: str, context: CallContext | None) -> CallPlan | None:
-        """A tool that a factory without names makes for this caller."""
+        """A tool that a factory without declared names makes for this caller."""
         for spelling in spellings(written) if isinstance(written, str) else ():
             record = self._specs.lifecycle.records.get(split_id(spelling)[0])
             if record is None or not record.active or not record.open_factories:
@@ -202,7 +202,7 @@ class Compiler:
         return None
 
     async def _elsewhere(self, written: str, error: ToolNotFound) -> CallPlan:
-        """A tool of a namespace that a plugin resolves, such as ``kb:``; otherwise the error says more about the cause."""
+        """A tool of a namespace that a plugin resolves, such as ``kb:``; otherwise raise a more specific error."""
         if isinstance(written, str):
             meant = canonical(written)
             prefix = split_id(meant)[0].strip()
@@ -216,22 +216,22 @@ class Compiler:
         raise error
 
     async def prepare(self, context: CallContext | None) -> None:
-        """Get ready what sync code may ask for a caller: the profile. One that cannot be had is reported by each call."""
+        """Load the caller's profile, which sync code needs. If that fails, each call reports it."""
         if context is not None and context.profile is not None:
             with suppress(TavernError):
                 await self._profile(context.profile)
 
     async def language(self, context: CallContext | None) -> Language | None:
-        """The language of the caller's profile; None where it names none, or cannot be had."""
+        """The language of the caller's profile; None if the profile names none or cannot be read."""
         if context is not None and context.profile is not None:
             with suppress(TavernError):
                 return (await self._profile(context.profile)).language
         return None
 
     async def _stand_guard(self, entry: RegistryEntry) -> None:
-        """See to it that the hooks of the host's plugins are in place before a path is compiled."""
+        """Activate the hooks of the host's plugins before a plan is compiled."""
         try:
-            # A call that a tool makes must not wait for a plugin that may be waiting for that very tool to end.
+            # A nested call must not wait for a plugin that may itself be waiting for the enclosing tool to end.
             await self._specs.lifecycle.hooks_ready(wait=current.get() is None)
         except PluginError as error:
             raise PolicyDenied(f"{entry.id} was refused: {error.message}", hint=error.hint, retryable=True) from error
@@ -250,7 +250,7 @@ class Compiler:
             ) from error
 
     async def _provide_executor(self, spec: ToolSpec) -> None:
-        """Activate the plugin that contributes the executor of this kind of tool, if it is not active yet."""
+        """Activate the plugin whose executor runs this kind of tool, if it is not active yet."""
         if self._contributions.get("executors", spec.executor) is not None:
             return
         for record in self._specs.lifecycle.records.values():
@@ -260,10 +260,10 @@ class Compiler:
                 return
 
     def _compile(self, spec: ToolSpec, record: PluginRecord, *, is_kept: bool = False) -> CallPlan:
-        """Everything that can be known about the path of a tool's calls before the first one.
+        """Compile all that can be known about a tool's calls before the first one.
 
         Args:
-            is_kept: for many calls; what takes longer to compile than it saves in one call is worth it.
+            is_kept: the plan serves many calls, so compiling may take longer than it saves in one call.
         """
         if is_kept:
             self._specs.judge_pin(spec)
@@ -310,7 +310,7 @@ class Compiler:
         return Bounds(limiter, *steps_of(limiter), seconds, _inline(spec, limiter))
 
     def _bound(self, spec: ToolSpec, record: PluginRecord) -> tuple[BoundTool, Execute | None]:
-        """A tool, bound by the executor of its kind; and its preview: a second function with the same signature, in the same process.
+        """A tool bound by the executor of its kind, and its preview: a function of the same process and signature.
 
         Raises:
             CallError: there is no such executor, or it cannot use the tool (UPSTREAM_ERROR).
@@ -373,10 +373,10 @@ def _broken_executor(spec: ToolSpec, owner: str, what: str) -> UpstreamError:
 
 
 def _argument_rules(spec: ToolSpec, is_foreign: bool, most: int, *, is_kept: bool) -> ArgumentRules:
-    """From what a caller gives to what the tool gets.
+    """The rules that turn a caller's arguments into those of the tool.
 
     Args:
-        most: characters of text.
+        most: characters of text allowed.
         is_kept: as for `Compiler._compile`.
     """
     schema = spec.input_schema
@@ -393,7 +393,7 @@ def _argument_rules(spec: ToolSpec, is_foreign: bool, most: int, *, is_kept: boo
 
 
 def _answer_rules(spec: ToolSpec, is_foreign: bool, *, keeps_raw: bool) -> AnswerRules:
-    """What the answers of the tool must be."""
+    """What answers of the tool must fit."""
     schema = spec.output_schema
     validator = (
         None if schema is None else compile_output_validator(schema, name=spec.id, is_foreign=is_foreign).build()
@@ -403,7 +403,7 @@ def _answer_rules(spec: ToolSpec, is_foreign: bool, *, keeps_raw: bool) -> Answe
 
 
 def _sure(schema: Mapping[str, Any] | None) -> frozenset[type]:
-    """The types of which an output schema takes every value, without being asked; see `AnswerRules.sure`."""
+    """The types of which an output schema accepts every value without validation; see `AnswerRules.sure`."""
     if schema is None:
         return frozenset(_SURE.values())
     if schema.keys() != {"type"}:
@@ -413,7 +413,7 @@ def _sure(schema: Mapping[str, Any] | None) -> frozenset[type]:
 
 
 def _addresses(spec: ToolSpec) -> Callable[[Any], list[Any]] | None:
-    """Lists the values that the schema marks as addresses; None where it marks none."""
+    """Lists the values that the schema marks as addresses; None: it marks none."""
     find = compile_guarded(spec.input_schema) if reads_addresses(spec) else None
     if find is None:
         return None
@@ -425,6 +425,6 @@ def _plugin_of(written: object) -> str:
 
 
 def _inline(spec: ToolSpec, limiter: ToolLimiter | None) -> float | None:
-    """How long a caller waits before the call becomes a job; None: as long as it takes."""
+    """How long a caller waits before the call becomes a job; None: without limit."""
     wait = None if limiter is None else limiter.limits.inline_ms
     return (0.0 if spec.job else None) if wait is None else wait / 1000

@@ -35,7 +35,7 @@ class Conclusion:
     numbers: itertools.count[int]
 
     def redacted(self, call: RunningCall, result: ToolResult) -> ToolResult:
-        """The result without what the host knows to be secret, nor what came in where the schema or a name says so."""
+        """The result without known secrets, and without arguments that a schema or a name marks as secret."""
         known, plan = self.secrets.values, call.plan
         marked = plan.arguments.marked(call.values) if plan is not None and plan.arguments.marked is not None else ()
         if result.error is not None:
@@ -43,14 +43,14 @@ class Conclusion:
         return redact_result(result, [*known, *marked]) if known or marked else result
 
     def record_beginning(self, plan: CallPlan, call: RunningCall) -> Event | None:
-        """Put the beginning of a call on the record, before its tool runs; return the event where a plugin observes."""
+        """Record the beginning of a call before its tool runs; return the event if a plugin observes it."""
         assert call.call is not None
         call.is_recorded = True
         wanted = bool(plan.hooks.events)
         return self.recorder.called(call.call, plan.redact, call.changes or (), plan.spec.plugin, wanted=wanted)
 
     async def finish(self, plan: CallPlan, call: RunningCall, result: ToolResult, mode: ExecutionMode) -> ToolResult:
-        """Result hooks, the record, observers."""
+        """Call the result hooks, record the end, notify observers."""
         asked = call.call = call.call or self._refused_call(call, result)
         made: Sequence[CallChange] = ()
         if plan.hooks.transforms:
@@ -68,10 +68,10 @@ class Conclusion:
         return result
 
     def record(self, call: RunningCall, result: ToolResult, made: Sequence[CallChange] = ()) -> Sequence[Event]:
-        """Put the end of a call on the record.
+        """Record the end of a call.
 
         Args:
-            made: what plugins changed of the result.
+            made: the changes that plugins made to the result.
 
         Returns:
             The events for the observers of the tool.
@@ -81,7 +81,7 @@ class Conclusion:
         if not is_wanted or (asked is None and result.ok):
             return ()
         asked = asked or self._refused_call(call, result)
-        if plan is None:  # its name is whatever the caller wrote
+        if plan is None:  # there is no such tool: the name is as the caller wrote it
             redact, plugin = compile_redactor(known_secrets=self.secrets.values), ""
             asked = replace(asked, tool=redact(asked.tool))
         else:
@@ -98,7 +98,7 @@ class Conclusion:
         return () if finished is None else (finished,)
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str) -> ToolResult:
-        """Record a call that was refused before it reached the pipeline: an invalid block of text."""
+        """Record a call that was refused before the pipeline: an invalid block of text."""
         result = redact_result(result, self.secrets.values)
         result = result.replace(trace=(written or "(no command)", next(self.numbers), time.time(), 0.0, self.series))
         call = begin(written, None, context, "", None, door, 0)
@@ -107,6 +107,6 @@ class Conclusion:
         return result
 
     def _refused_call(self, call: RunningCall, result: ToolResult) -> ToolCall:
-        """A call that was refused before it became one, for the record."""
+        """For the record: a ToolCall for a call that was refused before it had one."""
         context = call.context or CallContext(principal="host")
         return ToolCall(call.name, {}, context, result.call_id, call.purpose, call.key, door=call.door)

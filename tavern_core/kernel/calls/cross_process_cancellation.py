@@ -1,9 +1,9 @@
-"""Ends running calls. Those that run for long are written down, so that every process of the home can end them.
+"""Ends running calls. Long calls are recorded, so that every process of the home can end them.
 
-    a call runs for a quarter of a second   a record `call` with its owner, until it has ended
-    another process asks for its end        a request, as for jobs (`kernel/stores/end_requests.py`)
+    a call runs for a quarter of a second   a record `call` with its owner is stored until it has ended
+    another process asks to end it  a request is stored, as for jobs (`kernel/stores/end_requests.py`)
 
-A thread of the host looks at its calls from time to time. So the calls themselves do nothing for this, and short ones cost nothing.
+A thread of the host checks its calls periodically, so the calls themselves do no work, and short ones cost nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ KIND: Final = "call"
 _LOG: Final = logging.getLogger("tavern.calls")
 _LOOK_S: Final = 0.25
 _LOOK_OFTEN_S: Final = 0.05
-"""While calls are written down, and asking the store takes a thousandth of that."""
+"""The interval while calls are recorded and a look-up in the store takes at most a thousandth of it."""
 _KEPT_S: Final = 600.0
-"""How long a call stays written down whose process has died."""
+"""How long the record of a call outlives its process."""
 _RENEW_S: Final = 120.0
-"""How often a process writes its calls down again, which also restores what the store has lost."""
+"""How often a process stores the records of its calls again, which also restores lost ones."""
 _CLOSE_S: Final = 1.0
 
 
@@ -39,31 +39,33 @@ class Cancellation:
     """Cancels the calls of one host, and asks other hosts to end theirs.
 
     Args:
-        records: where long calls are written down.
-        plugins: each knows its running calls.
+        records: where long calls are stored.
+        plugins: each holds its running calls.
     """
 
     def __init__(self, records: RecordStore, plugins: PluginRecords) -> None:
         self.series: Final = secrets.token_hex(6)
-        """Start of the call ids of this host; its name among the processes of the home."""
+        """Start of this host's call ids; also its name among the processes of the home."""
         self._records = records
         self._plugins = plugins
         self._known: set[str] = set()
-        """The ids of those that are written down."""
+        """The ids of calls whose records are stored."""
         self._renewed = time.monotonic()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def watch(self) -> None:
-        """Look after the calls of this host from now on, until it closes."""
+        """Watch the calls of this host until it closes."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
                 self._thread = threading.Thread(target=self._watch, name="tavern-calls", daemon=True)
                 self._thread.start()
 
     def cancel(self, call_id: str, context: CallContext | None = None) -> bool:
-        """Cancel a running call, from any thread; False: no call of this caller has this id, or it is sync code on its caller's thread.
+        """Cancel a running call, from any thread.
+
+        False: no call of this caller has this id, or it is sync code on its caller's thread.
 
         Scripts and workers are ended, async work is cancelled. Sync code in a thread cannot be stopped: its caller stops
         waiting, and it sees `ToolContext.is_cancelled`. The process that runs a call of another host is asked to end it.
@@ -89,7 +91,7 @@ class Cancellation:
         return _end(call)
 
     def _ask_to_end(self, call_id: str, context: CallContext | None) -> bool:
-        """Ask the process that runs a call to end it; False: no such call is known, or it is another caller's."""
+        """Ask the process that runs a call to end it; False: no such call is recorded, or it is another caller's."""
         record = self._records.get(KIND, call_id)
         if record is None or (context is not None and record.owner != owner_of(context)):
             return False
@@ -104,11 +106,11 @@ class Cancellation:
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
         with suppress(StateDamaged):
-            for id_ in tuple(self._known):  # the thread may still wait for a slow store
+            for id_ in tuple(self._known):  # the thread may still be waiting for a slow store
                 self._records.remove(KIND, id_)
 
     def _running(self) -> list[RunningCall]:
-        """The calls that run now, from any thread."""
+        """The running calls, from any thread."""
         return [call for plugin in list(self._plugins.values()) for call in plugin.usage.calls.copy()]
 
     def _watch(self) -> None:
@@ -118,11 +120,11 @@ class Cancellation:
             except StateDamaged:
                 pass  # tried again in a moment
             except Exception:  # noqa: BLE001 - an executor of a plugin may raise anything
-                if not self._closing.is_set():  # else a slow store was closed while it was asked
-                    _LOG.exception("a request to end a call failed")  # and those to come are answered
+                if not self._closing.is_set():  # else a slow store was closed during the look-up
+                    _LOG.exception("a request to end a call failed")  # later requests are still answered
 
     def _is_alive(self, call_id: str) -> bool:
-        """Whether the process lives that runs a call; if not, its record is removed."""
+        """Whether the process that runs a call is alive; if not, the call's record is removed."""
         if self._records.is_present(call_id.rpartition("-")[0]):
             return True
         self._records.remove(KIND, call_id)
@@ -153,7 +155,7 @@ class Cancellation:
 
 
 def _end(call: RunningCall) -> bool:
-    """End a call of this host; False: it is sync code, or over."""
+    """End a call of this host; False: it is sync code, or has ended."""
     call.is_cancelled = True
     task, plan = call.task, call.plan
     if task is None:

@@ -13,15 +13,15 @@ from tavern_core.schema.validate import compile_output_validator
 
 
 class Conversation(Protocol):
-    """One side of it: an entry point that can ask its client, or the job that the call is."""
+    """Answers a tool's questions: an entry point that can ask its client, or the job of the call."""
 
     def can_ask(self, kind: QuestionKind) -> bool: ...
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
-        """The answer to each question; each fits.
+        """The answer to each question; each answer fits its question.
 
         Raises:
-            InputRequired: some are not there yet (INPUT_REQUIRED).
+            InputRequired: some answers are not there yet (INPUT_REQUIRED).
         """
         ...
 
@@ -29,11 +29,11 @@ class Conversation(Protocol):
 
 
 conversation: Final[ContextVar[Conversation | None]] = ContextVar("tavern_conversation", default=None)
-"""The conversation of the calls made within; set by an entry point, a job or a node of a workflow. None: no person can be asked."""
+"""The conversation of the calls made within. Set by an entry point, a job or a node; None: no person can be asked."""
 
 
 def unanswered(questions: Mapping[str, Question]) -> InputRequired:
-    """The error of a call that cannot go on without answers."""
+    """The error of a call that cannot continue without answers."""
     return InputRequired(
         "needs an answer" if set(questions) == {"answer"} else f"needs an answer to {', '.join(questions)}",
         hint="make the call as a job and answer with tavern.jobs.answer(...), or from an MCP client that can be asked",
@@ -43,7 +43,7 @@ def unanswered(questions: Mapping[str, Question]) -> InputRequired:
 
 
 def mismatch(question: Question, answer: Any) -> str:
-    """Why `answer` is not an answer to a question; empty when it is one. None says that a form was declined."""
+    """Why `answer` does not answer a question; empty if it does. The answer None declines a form."""
     if question.kind == "roots":
         fits = isinstance(answer, list) and all(isinstance(root, Mapping) and "uri" in root for root in answer)
         return "" if fits else "the answer is a list of folders with a uri"

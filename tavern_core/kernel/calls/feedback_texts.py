@@ -1,4 +1,4 @@
-"""The words of the report to a model about its calls (`text_call_report.py`), in both languages."""
+"""The texts of the report to a model about its calls (`text_call_report.py`), in both languages."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ LABELS: Final[Mapping[str, Row]] = {
     "write_it_so": ("write the call like this:", "这样书写此调用："),
     "original": (" (in its own words: {0})", "（原文: {0}）"),
 }
-"""The words of the layout."""
+"""The labels of the layout."""
 
 _ASK: Final = ("do it another way or with another tool, or ask the operator", "换一种做法或换一个工具，或请管理员处理")
 
 KINDS: Final[Mapping[str, tuple[Row, Row]]] = {
-    # what happened, and what the model can do, where the error's own words are in another language or not for callers
+    # what happened and what the model can do, if the error's own text is in another language or not for callers
     "TOOL_NOT_FOUND": (
         ("there is no such tool, or this caller may not see it", "没有此工具，或此调用者看不到它"),
         ("use an id from the list of tools", "使用工具列表中的名称"),
@@ -155,4 +155,4 @@ KINDS: Final[Mapping[str, tuple[Row, Row]]] = {
         _ASK,
     ),
 }
-"""What a model reads of an error of one kind."""
+"""What a model reads about an error of one kind."""

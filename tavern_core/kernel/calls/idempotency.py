@@ -3,11 +3,11 @@
     key is new                    it is recorded, and the tool runs
     the same call is running       wait for its answer, also from another process
     the same call has an answer    return that answer
-    another call had the key       IDEMPOTENCY_CONFLICT
+    another call used the key      IDEMPOTENCY_CONFLICT
     its process died               CONNECTION_LOST, outcome unknown: it may have happened
-    it became a run that asked     how that run stands now: it waits, its outputs, its failure
+    it became a run that asked     the run's state: it waits, its outputs, its failure
 
-A key belongs to one tool and one caller. It is stored on disk before the tool runs. A failure without an effect releases it.
+A key belongs to one tool and one caller. It is stored before the tool runs. A failure without an effect releases it.
 """
 
 from __future__ import annotations
@@ -52,42 +52,42 @@ DONE: Final = "done"
 _PLAIN: Final = frozenset({int, bool, str, type(None)})
 _MOST_RECENT: Final = 1_000
 _SHORT: Final = 4_096
-"""Characters of an answer that is remembered besides being stored."""
+"""Characters of an answer that is also held in memory."""
 _Answer = tuple[str, str, float]
-"""Digest of the arguments, JSON of the result, until when (seconds since the epoch)."""
+"""Digest of the arguments, JSON of the result, when it expires (seconds since the epoch)."""
 _LONGEST_WAIT_S: Final = 90 * 86_400.0
-"""How long a key holds whose call became a run that waits for a person, as long as a job does."""
+"""How long a key is held if its call became a run that waits for a person; as long as a job is stored."""
 _FIRST_LOOK_S: Final = 0.005
 _LONGEST_LOOK_S: Final = 0.1
 _LOOK_S: Final = 600.0
-"""How often a process that has keyed calls looks for the keys of dead ones."""
+"""How often a process that has keyed calls looks for keys of processes that have ended."""
 _MOST_ENDED: Final = 10_000
 _LEAST_WRITE_S: Final = 0.25
-"""How long a caller waits at least until its answer is stored."""
+"""The minimum time that a caller waits until its answer is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A key that this call holds: no other process runs the call in the meantime."""
+    """A key that this call holds: meanwhile no other process runs the call."""
 
     record: Record
     digest: str
     waiting: list[Future[ToolResult]]
-    """Those in this process that wait for the same call."""
+    """Calls in this process that wait for this one's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A key that a call wants to have."""
+    """A key that a call is to claim."""
 
     plan: CallPlan
     call: RunningCall
     mode: ExecutionMode
     key: str
     digest: str
-    """Of the arguments."""
+    """The digest of the arguments."""
     own: Record
-    """As it is stored when the call gets it, but for the time."""
+    """The record of the claim, without its final time."""
 
 
 class Idempotency:
@@ -111,13 +111,13 @@ class Idempotency:
         self._process = secrets.token_hex(8)
         self._entered = self._is_closing = False
         self._looked_at = 0.0
-        """When keys of dead processes were looked for."""
+        """When this process last looked for keys of processes that have ended."""
         self._lock = threading.Lock()
         self._running: dict[str, Claim] = {}
         self._unstored = UnstoredKeys(records)
         self._recent: dict[str, _Answer] = {}
         self._older: dict[str, _Answer] = {}
-        """Answers that were written lately, in two generations: they change no more until they expire, so none is read again."""
+        """Recent answers, in two generations. They are final until they expire, so the store is not read again."""
 
     def close(self) -> None:
         self._is_closing = True
@@ -127,14 +127,14 @@ class Idempotency:
                 self._records.leave(self._process)
 
     async def claim(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> Claim | ToolResult:
-        """The key for this call, or the answer that there is already.
+        """The claimed key, or the answer that is stored already.
 
         Raises:
-            CallMisused: it is not a key (USAGE).
-            IdempotencyConflict: the key was used for another call, or is that of a call around this one (IDEMPOTENCY_CONFLICT).
-            BudgetExceeded: the same call is running, and waits for a slot that a call around this one has (BUDGET_EXCEEDED).
-            ConnectionLost: the process that made the call ended before its answer was written (CONNECTION_LOST, outcome unknown).
-            TimeLimit: the same call is running, and the time of this one is over.
+            CallMisused: the key is malformed (USAGE).
+            IdempotencyConflict: another call used the key, or an enclosing call holds it (IDEMPOTENCY_CONFLICT).
+            BudgetExceeded: the same call is running and waits for a slot of an enclosing call (BUDGET_EXCEEDED).
+            ConnectionLost: the process of the call ended before it stored the answer (CONNECTION_LOST, unknown).
+            TimeLimit: the same call is running, and this one's time is over.
         """
         wanted = self._wanted(plan, call, mode)
         if (answer := self._known(wanted)) is not None:
@@ -145,7 +145,7 @@ class Idempotency:
             call.is_again = True
         while True:
             known = self._running.get(wanted.own.key)
-            if known is not None:  # in this process: its answer comes from hand to hand
+            if known is not None:  # in this process: the answer is passed on directly
                 if (joined := await self._joined(known, wanted)) is not None:
                     return joined
                 continue
@@ -157,7 +157,7 @@ class Idempotency:
             pause = min(pause * 2, _LONGEST_LOOK_S)
 
     def _wanted(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> _Wanted:
-        """The key that a call wants. Raises CallMisused, IdempotencyConflict: it cannot have it."""
+        """The key that a call is to claim. Raises CallMisused, IdempotencyConflict: it cannot."""
         key, context = call.key, call.context
         assert context is not None
         if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
@@ -167,7 +167,7 @@ class Idempotency:
             )
         owner = owner_of(context)
         whole = f"{plan.id}\x1f{key}\x1f{owner}"
-        name = sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # a key may be made of secrets
+        name = sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # hashed: a key may contain secrets
         digest = digest_of(call.values or {} if call.asked is None else call.asked)
         if name in held.get():
             raise IdempotencyConflict(
@@ -179,7 +179,7 @@ class Idempotency:
         return _Wanted(plan, call, mode, key, digest, Record(KIND, name, owner, RUNNING, data, time.time()))
 
     def _known(self, wanted: _Wanted) -> ToolResult | None:
-        """The answer to this call that is remembered here; None: there is none. Raises IdempotencyConflict: it is of another call."""
+        """This call's answer from memory; None: there is none. Raises IdempotencyConflict: it is another call's."""
         answer: ToolResult | None = None
         name = wanted.own.key
         recent = self._recent.get(name) or self._older.get(name)
@@ -192,9 +192,9 @@ class Idempotency:
         return answer
 
     async def _written(self, wanted: _Wanted) -> Claim | ToolResult | None:
-        """Write the key down, or read what is there; None: another process runs the call."""
+        """Claim the key in the store, or read what is stored; None: another process runs the call."""
         records, now = self._records, time.time()
-        own = replace(wanted.own, created=now)  # it may have waited for another call since it wanted the key
+        own = replace(wanted.own, created=now)  # the call may have waited for another one in the meantime
         if not self._entered:
             await ask(wanted.mode, records, records.enter, self._process, seconds=wanted.call.seconds)
             self._entered = True
@@ -205,13 +205,14 @@ class Idempotency:
         return self._claimed(own, wanted) if known is None else await self._found(known, wanted)
 
     def _claimed(self, record: Record, wanted: _Wanted) -> Claim:
-        """The key, which the store has given to this call."""
+        """The claim of a key that the store has given to this call."""
         claim = self._running[record.key] = Claim(record, wanted.digest, [])
         return claim
 
     def _let_dead_expire(self) -> None:
-        """End the keys of calls whose process has died, even if no call uses them again."""
-        if self._is_closing and not self._records.is_quick:  # the next process does it: closing waits for no slow store
+        """Expire the keys of calls whose process has died, even if no call uses them again."""
+        # Left to the next process: closing does not wait for a slow store.
+        if self._is_closing and not self._records.is_quick:
             return
         until, alive = time.time() + self._seconds, {self._process: True}
         for record in self._records.list(KIND, states=(RUNNING,), most=_MOST_ENDED):
@@ -222,7 +223,7 @@ class Idempotency:
                 self._records.replace(replace(record, state=UNKNOWN, expires=until))
 
     async def _asked(self, method: Callable[[Record], Any], own: Record, wanted: _Wanted) -> Any:
-        """Claim the key for this call in the store. If a slow store does it after the call gave up, the claim is undone."""
+        """Claim the key in the store. If a slow store claims it after the call gave up, the claim is undone."""
         records, seconds = self._records, wanted.call.seconds
         if records.is_quick:
             return at_once(method, own)
@@ -234,7 +235,7 @@ class Idempotency:
             raise
 
     async def _found(self, known: Record, wanted: _Wanted) -> Claim | ToolResult | None:
-        """`_written`, where `known` is already stored in place of the key."""
+        """Decide on `known`, which the store already holds under the key."""
         plan, call, mode = wanted.plan, wanted.call, wanted.mode
         facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
         if facts.get("digest", wanted.digest) != wanted.digest:
@@ -247,7 +248,7 @@ class Idempotency:
             or await ask(mode, self._records, self._records.is_present, process, seconds=call.seconds)
         ):
             return None
-        # Its process has ended, or its record is corrupt: it may have happened.
+        # Its process has ended, or its record is corrupt: the call may have had an effect.
         if call.is_again or plan.spec.may_be_repeated(has_key=True) or plan.spec.finds_by_key:
             call.is_again = True
             return await self._taken_over(known, wanted)
@@ -258,7 +259,7 @@ class Idempotency:
         raise _unknown(wanted, known)
 
     async def _answered(self, known: Record, result: Mapping[str, Any], wanted: _Wanted) -> Claim | ToolResult | None:
-        """`_found`, where the call has an answer."""
+        """Decide on `known`, which has an answer."""
         answer = result_of(result)
         if answer.status == "job":
             followed = self._followed(answer, wanted.plan)
@@ -268,17 +269,17 @@ class Idempotency:
         return _again(answer, wanted, "replayed")
 
     async def _taken_over(self, known: Record, wanted: _Wanted) -> Claim | None:
-        """The key for this call, in place of what is stored for it; None: another process was faster, look again."""
+        """The key for this call, replacing what is stored; None: another process was faster, so read again."""
         mine = replace(known, state=RUNNING, data=wanted.own.data, expires=0.0)
         if not await self._asked(self._records.replace, mine, wanted):
             return None
         return self._claimed(replace(mine, version=known.version + 1), wanted)
 
     def _followed(self, answer: ToolResult, plan: CallPlan) -> ToolResult | None:
-        """What a call has come to that became a run with questions; None: it is over, and its key is free again."""
+        """The current result of a call that became a run with questions; None: the run is over, and its key is free."""
         runs = self._engines.runs
         job = None if runs is None or answer.job is None else runs.job(answer.job)
-        if runs is None or job is None:  # the run is not stored any more
+        if runs is None or job is None:  # the run is no longer stored
             return answer
         if not job.is_over:
             asked = [dict(question) for question in job.questions]
@@ -294,7 +295,7 @@ class Idempotency:
         return runs.result(job.id, plan.spec.output_names) or ToolResult(True, job=job.id, meta={"run": job.id})
 
     async def _joined(self, running: Claim, wanted: _Wanted) -> ToolResult | None:
-        """The answer of a call of this process; None: it has just ended, or ended for its caller's sake."""
+        """The answer of a call of this process; None: it has just ended, or its own caller ended it."""
         if running.digest != wanted.digest:
             raise _conflict(wanted)
         seconds, answer = wanted.call.time_left(), Future[ToolResult]()
@@ -311,8 +312,10 @@ class Idempotency:
     async def finish(
         self, claim: Claim, plan: CallPlan, call: RunningCall, result: ToolResult, mode: ExecutionMode
     ) -> None:
-        """Record the outcome of the call and notify its waiters. A failure without an effect releases the key, and so does
-        the close of the host where the job of the call is resumed from what was kept."""
+        """Record the outcome of the call and notify the calls that wait for it.
+
+        A failure without an effect releases the key; so does closing the host if the job of the call will be
+        resumed."""
         record, done, left = claim.record, None, None
         is_free = _is_freed(plan, call, result)
         if call.deadline is not None and not self._records.is_quick:  # its caller gets the answer in time in any case
@@ -331,8 +334,8 @@ class Idempotency:
                     await ask(mode, self._records, self._unstored.write, done, seconds=left)
                 if len(text) <= _SHORT and result.status != "job":
                     self._remember(record.key, (claim.digest, text, done.expires))
-        except BaseException as failed:  # a cancellation, too
-            if not isinstance(failed, TimeLimit | asyncio.CancelledError):  # then it is written in a moment
+        except BaseException as failed:  # including a cancellation
+            if not isinstance(failed, TimeLimit | asyncio.CancelledError):  # otherwise it will be written in a moment
                 self._diagnostics.add(
                     "ANSWER_NOT_KEPT",
                     f"{plan.id}: the result of a call with a key could not be stored: {failed}",
@@ -354,7 +357,7 @@ class Idempotency:
     def _done(self, claim: Claim, call: RunningCall, result: ToolResult) -> tuple[Record, str]:
         """The answer as it is stored, and its text."""
         record, text = claim.record, result_text(self._disk.result(result, call.arguments, call.values))
-        # A run that waits is no answer yet: its key holds as long as the run may wait, and then from its end.
+        # A waiting run is not an answer yet: its key is held as long as the run may wait, and then from its end.
         until = time.time() + (max(self._seconds, _LONGEST_WAIT_S) if result.status == "job" else self._seconds)
         data = f'{{"digest":"{claim.digest}","result":{text}}}'
         return Record(KIND, record.key, record.owner, DONE, data, record.created, until, record.version), text
@@ -366,33 +369,33 @@ class Idempotency:
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
-    """What names these arguments, in whatever order they were given."""
+    """Identifies these arguments, in whatever order they were passed."""
     return sha256(_canonical(values)).hexdigest()[:32]
 
 
 def _canonical(values: Mapping[str, Any]) -> bytes:
     if not _PLAIN.issuperset(map(type, values.values())):
-        values = whole_numbers(values)  # 1.0 is 1 in JSON, and callers of other languages cannot tell them apart
-    if _PLAIN.issuperset(map(type, values.values())):  # as nearly always, and three times as quick
+        values = whole_numbers(values)  # 1.0 is 1 in JSON, and callers in other languages cannot distinguish them
+    if _PLAIN.issuperset(map(type, values.values())):  # the usual case, and three times as quick
         try:
             return to_json(sorted(values.items()))
-        except ValueError:  # half a character, which the other way writes out
+        except ValueError:  # an unpaired surrogate, which the other way escapes
             pass
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def _is_freed(plan: CallPlan, call: RunningCall, result: ToolResult) -> bool:
-    """Whether the outcome of a call leaves its key to others."""
+    """Whether the outcome of a call releases its key."""
     if (error := result.error) is None:
         return False
     point = resume_point.get()
-    is_own = point is not None and point.is_of(call.arguments)  # and the call is not one within it
+    is_own = point is not None and point.is_of(call.arguments)  # and the call is not nested in it
     is_left = error.kind == "CANCELLED" and point is not None and is_own and point.is_left
     return is_left or is_harmless_again(error, plan.spec, has_key=True)
 
 
 def _is_of_its_caller(answer: ToolResult, plan: CallPlan) -> bool:
-    """Whether a call ended for its caller's sake, cancelled or over a limit, and left the key free: a call that waits then runs."""
+    """Whether its own caller ended a call (cancelled, over a limit), which frees the key: a waiting call then runs."""
     error = answer.error
     return error is not None and error.kind in OF_ITS_CALLER and is_harmless_again(error, plan.spec, has_key=True)
 
@@ -407,7 +410,7 @@ def _conflict(wanted: _Wanted) -> IdempotencyConflict:
 
 
 def _again(result: ToolResult, wanted: _Wanted, how: str) -> ToolResult:
-    """An answer as that of this call."""
+    """An answer, presented as this call's."""
     call, meta = wanted.call, {**(result._meta or {}), "idempotency": how, "idempotencyKey": wanted.key}
     trace = (call.name, call.number, call.started, time.perf_counter() - call.clock, "")
     return result.replace(meta=meta, trace=trace)

@@ -1,4 +1,4 @@
-"""An answer that is too large to hand around: its beginning, and a link to the whole as an artifact."""
+"""An answer that is too large to pass on: its beginning, and a link to the whole as an artifact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCALARS: Final = frozenset({int, float, bool, type(None)})
 
 
 class ArtifactStore(Protocol):
-    """Where answers are put."""
+    """Stores large answers."""
 
     def put(
         self, data: Any, media_type: str = ..., *, name: str = ..., context: CallContext | None = ..., call_id: str = ...,
@@ -42,7 +42,7 @@ class LargeResults:
     """Start of the call ids of this host."""
 
     def shortened(self, call: RunningCall, result: ToolResult) -> ToolResult:
-        """The result, or its beginning with a link to the whole, which is an artifact of its caller; a failure: it cannot be stored."""
+        """The result, or its beginning and a link to an artifact of the caller. A failure if that cannot be stored."""
         plan, context, most = call.plan, call.context, self.limits.inline_bytes
         if plan is None or context is None or most is None or isinstance(call.written, InternalOperation):
             return result
@@ -82,7 +82,7 @@ class LargeResults:
         return result.replace(value=shown, content=(reported, made.link(), *result._content))
 
     def _is_short(self, value: Any, owner: CallContext | None) -> bool:
-        """Whether it was shortened before: the answer of a key, with a preview that is longer than answers may be."""
+        """Whether it was shortened before: the stored answer of a key, whose preview is longer than answers may be."""
         if type(value) is not dict or value.keys() != {"preview", "truncated", "artifact"}:
             return False
         beginning, whole = value["preview"], value["artifact"]

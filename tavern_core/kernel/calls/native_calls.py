@@ -1,4 +1,4 @@
-"""Tool calls in the answers of model APIs: read from a response, and their outcome as the API wants it back.
+"""Tool calls in the responses of model APIs, and their results in the form that the API expects.
 
     openai      choices[0].message.tool_calls            → {"role": "tool", "tool_call_id": …, "content": …}
                 choices[0].message.function_call         → {"role": "function", "name": …, "content": …}
@@ -6,7 +6,7 @@
     anthropic   content[] of type tool_use               → one user message with tool_result blocks
     gemini      candidates[0].content.parts[]            → one user content with functionResponse parts
 
-A response is a mapping, an object of the vendor's SDK, or the message inside of it. Pure: nothing is called here.
+A response is a mapping, an object of the vendor's SDK, or the message inside it. Pure: nothing is called here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class NativeCall:
     name: str
     """The tool's wire name."""
     arguments: Mapping[str, Any] | None
-    """None: they are not a JSON object."""
+    """None: not a JSON object."""
     id: str = ""
-    """By which the API refers to it."""
+    """The API's id of the call."""
     written: str = ""
-    """Arguments that could not be read."""
+    """The arguments as text, if they could not be read."""
     is_old: bool = False
-    """It is a `function_call`, as Chat Completions had them before `tool_calls`."""
+    """Whether it is a `function_call`, the older form in Chat Completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class NativeOutcome:
     results: tuple[ToolResult, ...] = ()
     """One for each call, in the order of the response."""
     messages: tuple[Mapping[str, Any], ...] = ()
-    """To be appended to the conversation behind the response."""
+    """To be appended to the conversation after the response."""
 
     @property
     def ok(self) -> bool:
@@ -62,7 +62,7 @@ class NativeOutcome:
 
 
 def read_calls(response: Any) -> tuple[ProviderApi | None, tuple[NativeCall, ...]]:
-    """The calls in a response, and whose form it has.
+    """The calls in a response, and the API whose format it has.
 
     Raises:
         UsageError: it is not a response of these APIs, or holds too many calls (USAGE).
@@ -89,7 +89,7 @@ def write_results(
     language: Language,
     name: ToolName,
 ) -> tuple[Mapping[str, Any], ...]:
-    """The messages that tell the model what came of its calls. Text in them cannot be read as a call."""
+    """The messages with the results of a model's calls. Text in them cannot be read as a call."""
     pairs = [(call, result, text_of(result, language, name)) for call, result in zip(calls, results, strict=True)]
     if api == "openai":
         return tuple(
@@ -125,7 +125,7 @@ def write_results(
 
 
 def text_of(result: ToolResult, language: Language, name: ToolName = wire_name) -> str:
-    """A result as text for a model: the content and what to do with a job, or the error with a repair that a model can do."""
+    """A result as text for a model: the content and what to do with a job, or the error and a repair for the model."""
     if result.error is not None:
         return failure_text(result.error, language)
     texts = [
@@ -145,12 +145,12 @@ def _openai(data: Mapping[str, Any]) -> Iterable[NativeCall] | None:
     if isinstance(choices := data.get("choices"), list | tuple):
         choice = _mapping(choices[0]) if choices else {}
         if "message" not in choice and "delta" in choice:
-            return None  # a piece of a stream
+            return None  # a chunk of a stream
         message = _mapping(choice.get("message"))
     elif "tool_calls" not in data and data.get("role") != "assistant":
         return None
     if isinstance(message.get("content"), list) and "tool_calls" not in message:
-        return None  # a message of Anthropic's
+        return None  # a message of Anthropic
     calls = message.get("tool_calls") or ()
     if not calls and (old := _mapping(message.get("function_call"))):
         return [replace(_call(old.get("name"), old.get("arguments"), ""), is_old=True)]
@@ -195,7 +195,7 @@ _READERS: Final[Mapping[ProviderApi, Callable[[Mapping[str, Any]], Iterable[Nati
 
 
 def read_arguments(written: str) -> dict[str, Any] | None:
-    """The arguments of a call as a model wrote them; None if they are not a JSON object."""
+    """A call's arguments as a model wrote them; None: not a JSON object."""
     try:
         arguments = read_json(written or "{}")
     except NotJson:
@@ -204,7 +204,7 @@ def read_arguments(written: str) -> dict[str, Any] | None:
 
 
 def not_an_object(tool: str, written: str) -> InputInvalid:
-    """The error of a call with such arguments."""
+    """The error of a call whose arguments are not an object."""
     return InputInvalid(
         f"{tool}: the arguments are not a JSON object: {written[:200]}",
         hint='write the arguments as one JSON object with each key once, such as {} or {"text": "…"}',
@@ -213,7 +213,7 @@ def not_an_object(tool: str, written: str) -> InputInvalid:
 
 
 def _call(name: Any, arguments: Any, call_id: Any) -> NativeCall:
-    arguments = "" if arguments is None else arguments  # as some servers write a call without arguments
+    arguments = "" if arguments is None else arguments  # some servers write a call without arguments like this
     found = read_arguments(arguments) if isinstance(arguments, str) else arguments
     written = arguments if isinstance(arguments, str) else repr(arguments)
     if not isinstance(found, Mapping):

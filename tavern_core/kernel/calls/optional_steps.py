@@ -3,8 +3,8 @@
     idempotency → result_cache → ┌ breaker → rate → concurrency → deadlines → execute ┐ → commit
                                  └────────────────────── retry ───────────────────────┘
 
-`steps_of` composes those that a tool has when its plan is compiled. Two depend on the call: a key asks for idempotency, and the
-budget of the caller may ask for retries. A call without any of them does not come here.
+`steps_of` composes the steps of a tool when its plan is compiled. Two depend on the call: a key adds idempotency,
+and the caller's budget may add retries. A call without any of them does not come here.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from tavern_core.model.event import RETRY
 from tavern_core.model.result import ToolResult, failure
 
 _BEHIND: Final = frozenset({"UPSTREAM_ERROR", "TIMEOUT", "CONNECTION_LOST"})
-"""Failures of what is behind a tool: these open a breaker."""
+"""Failures of the system behind a tool: these open a breaker."""
 NestedStep = Callable[["CallGovernance", CallPlan, RunningCall, ExecutionMode], Awaitable[ToolResult]]
-"""A step with all steps within it."""
+"""A step, including all steps inside it."""
 Planned = Callable[[CallPlan, RunningCall, ExecutionMode], Awaitable[ToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
 class CallGovernance:
-    """Runs the tool of a call with the steps that this call has. Holds no state of a call."""
+    """Runs the tool of a call with the optional steps of this call. Holds no state of a call."""
 
     idempotency: Idempotency
     conclusion: Conclusion
@@ -64,10 +64,10 @@ class CallGovernance:
     limits: CallLimits
 
     async def run(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
-        """The outcome of the tool.
+        """Run the tool; return its result.
 
         Raises:
-            BaseException: what the tool raised, or why it was not run; as `Pipeline.run` finds it without these steps.
+            BaseException: what the tool raised, or why it was not run; the same as without these steps.
         """
         if call.key is None:
             return await plan.bounds.around(self, plan, call, mode)  # type: ignore[no-any-return]
@@ -86,13 +86,15 @@ class CallGovernance:
             held.reset(mark)
         result = self.conclusion.redacted(call, result)
         short = self.large.shortened(call, result)
-        if short.error is None:  # else the key has the whole, and its caller may ask again
+        if short.error is None:  # else the key has the whole answer, and its caller may call again
             result = short
         await self.idempotency.finish(claim, plan, call, result, mode)
         return result
 
     async def dry(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, planned: Planned) -> ToolResult:
-        """What the call would do, within its limits: as many dry runs as calls, counted apart; a preview takes a place.
+        """Preview the call within its limits.
+
+        As many dry runs as calls are allowed, counted separately; a preview takes a slot.
 
         Args:
             planned: the dry run.
@@ -121,7 +123,7 @@ class CallGovernance:
         key = cache.key(plan.id, call.values or {}, context)
         if key is None:
             return await inner(self, plan, call, mode)
-        joins = not held.get()  # what it would wait for may wait for what it holds
+        joins = not held.get()  # a call that this one waits for could wait for a slot that this one holds
         while True:
             if (found := cache.get(key, plan.spec, call.trace(series))) is not None:
                 return taken_over(call, found)
@@ -146,7 +148,7 @@ class CallGovernance:
         key: Key,
         pending: PendingResult,
     ) -> ToolResult:
-        """A call whose answer is cached. Equal calls that begin meanwhile get its answer, or its failure."""
+        """A call whose answer is cached. Equal calls that start meanwhile share its answer or failure."""
         cache, mark, outcome = limiter.table.cache, held.set(held.get() | {key}), None
         try:
             result = await inner(self, plan, call, mode)
@@ -158,7 +160,7 @@ class CallGovernance:
             raise
         finally:
             cache.end(key, pending, plan.spec, outcome, (limiter.limits.cache_ms or 0) / 1000)
-            held.reset(mark)  # raises where the garbage collector ends the call, in another context
+            held.reset(mark)  # raises if the garbage collector ends the call, in another context
 
     def _retried(
         self, inner: NestedStep, limiter: ToolLimiter | None, plan: CallPlan, call: RunningCall, mode: ExecutionMode
@@ -173,11 +175,12 @@ class CallGovernance:
     async def _tried(
         self, inner: NestedStep, plan: CallPlan, call: RunningCall, mode: ExecutionMode, further: int
     ) -> ToolResult:
-        """Try, and try again as often as may be, while there is time."""
+        """Try as often as retries are allowed and time is left."""
         attempt = 1
         while True:
             failed, given = None, None
-            give_copy(plan, call, self.limits.argument_bytes)  # what a try did to its arguments is its own
+            # A later attempt must not see what an earlier one did to its arguments.
+            give_copy(plan, call, self.limits.argument_bytes)
             try:
                 result = await inner(self, plan, call, mode)
                 if call.is_unsure and (said := result.error) is not None and said.outcome == "none":
@@ -224,7 +227,7 @@ class CallGovernance:
     async def _unless_broken(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
-        """A try, unless the breaker is open; it counts how tries end."""
+        """One attempt, unless the breaker is open; the breaker counts how attempts end."""
         breaker = limiter.breaker
         assert breaker is not None
         call.stage = "breaker"
@@ -241,7 +244,7 @@ class CallGovernance:
     async def _rated(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
-        """A try that its rates still allow."""
+        """One attempt, if its rates still allow it."""
         table, context = limiter.table, call.context
         assert context is not None
         for rate in limiter.rates_of(context):
@@ -268,14 +271,14 @@ class CallGovernance:
         call: RunningCall,
         mode: ExecutionMode,
     ) -> ToolResult:
-        """The tool, at the places that it takes."""
+        """Run the tool in the slots that it takes."""
         call.stage = "concurrency"
         taken: list[Slots] = []
         try:
             already = held.get()
             for place in places:
                 slots = place.slots
-                if slots not in already:  # a tool that calls itself has its place already
+                if slots not in already:  # a tool that calls itself already has its slot
                     if not slots.enter_at_once():
                         await self._take(plan, call, mode, place)
                     taken.append(slots)
@@ -285,7 +288,7 @@ class CallGovernance:
             finally:
                 held.reset(mark)
         except (TimeLimit, CancelledWhileRunning) as error:
-            if error.goes_on is not None:  # no caller waits for it, and it keeps its slots until it ends
+            if error.goes_on is not None:  # its caller has gone, and it keeps its slots until it ends
                 for slots in taken:
                     error.goes_on.add_done_callback(lambda _, slots=slots: slots.leave())  # type: ignore[misc]
                 taken = []
@@ -295,7 +298,7 @@ class CallGovernance:
                 slots.leave()
 
     async def _take(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, place: ConcurrencyLimit) -> None:
-        """Wait for a slot. Raises BudgetExceeded if too many calls wait or none can become free, TimeLimit if none does in time."""
+        """Wait for a slot. Raises BudgetExceeded (queue full, or none can become free), TimeLimit (none came free)."""
         context = call.context
         assert context is not None
         slots, caller = place.slots, owner_of(context)
@@ -309,7 +312,7 @@ class CallGovernance:
             with waiting_for(slots, plan.id):
                 is_given = await mode.until(waits, call.time_left())
             if is_given:
-                if waits.exception() is not None:  # displaced by a caller who has less of the queue
+                if waits.exception() is not None:  # displaced by a caller with fewer waiting calls
                     raise _too_many(plan, place)
                 return
         except BaseException:
@@ -319,7 +322,7 @@ class CallGovernance:
         raise TimeLimit(stopped=True, begun=False)
 
     async def _executed(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
-        """The tool itself, as in `Pipeline.run`."""
+        """Run the tool itself, as `Pipeline.run` does."""
         call.stage = "execute"
         token = enter(frame_of(plan, call))
         call.token = call.token or token
@@ -336,7 +339,7 @@ class CallGovernance:
     async def _timed(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
-        """The tool, within the time of one try."""
+        """Run the tool within the time of one attempt."""
         whole, attempt_ms, idle_ms = call.deadline, limiter.limits.attempt_ms, limiter.limits.idle_ms
         call.limit = None
         if attempt_ms and (whole is None or whole > time.perf_counter() + attempt_ms / 1000):
@@ -361,11 +364,11 @@ _STEPS: Final[dict[str, _Step]] = {
     "concurrency": CallGovernance._concurrent,
     "deadlines": CallGovernance._timed,
 }
-"""From the outermost to the innermost."""
+"""From outermost to innermost."""
 
 
 def steps_of(limiter: ToolLimiter | None) -> tuple[NestedStep, tuple[PlanStep, ...]]:
-    """The steps around a tool with these limits, composed; and what people read of them."""
+    """The composed steps around a tool with these limits; and their descriptions for people."""
     words = {} if limiter is None else limiter.words()
     around: NestedStep = CallGovernance._executed
     for name, step in reversed(_STEPS.items()):
@@ -385,7 +388,7 @@ def _with(step: _Step, inner: NestedStep, limiter: ToolLimiter | None) -> Nested
 
 @contextmanager
 def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
-    """Cancel a call that reports no progress for so long, if it has a task that can be cancelled.
+    """Cancel a call that reports no progress for this many seconds, if it has a task.
 
     Raises:
         TimeLimit: it was idle for too long.
@@ -427,7 +430,7 @@ def _moving(call: RunningCall, seconds: float) -> Iterator[None]:
 
 
 def _setting(plan: CallPlan, place: str) -> str:
-    """The section of tavern.yaml that decides about a limit, also about one of the tool's own definition."""
+    """The section of tavern.yaml that sets a limit, also for a limit from the tool's own definition."""
     return place if place.startswith("limits.") else f"limits.tools.{plan.id}"
 
 
@@ -467,7 +470,7 @@ def _open(plan: CallPlan, limiter: ToolLimiter, breaker: CircuitBreaker, left: f
 
 
 def _is_failure(error: BaseException) -> bool | None:
-    """What an error says of what is behind a tool: True it failed, None nothing."""
+    """What an error says about the system behind a tool: True: it failed; None: nothing."""
     if isinstance(error, TimeLimit):
         return True if error.begun else None
     if isinstance(error, CallError):
@@ -478,7 +481,7 @@ def _is_failure(error: BaseException) -> bool | None:
 
 
 def _error_in(result: ToolResult) -> CallError | None:
-    """What a tool says in its result went wrong."""
+    """The error that a tool's result reports."""
     reported = result.error
     if reported is None:
         return None
@@ -490,7 +493,7 @@ def _error_in(result: ToolResult) -> CallError | None:
 
 
 def _pause(plan: CallPlan, call: RunningCall, failed: CallError | None, attempt: int) -> float | None:
-    """How long to wait after a failed attempt before the next; None: there is none, for it may do harm, or comes too late."""
+    """How long to wait after a failed attempt; None: no further attempt, as it may do harm or be too late."""
     if failed is None or not may_pass(failed):
         return None
     if not is_harmless_again(failed, plan.spec, has_key=call.key is not None):

@@ -1,4 +1,4 @@
-"""Requests for approval without an immediate answer: stored, answered later from any process, and used once.
+"""Approval requests without an immediate answer: stored, answered later from any process, used once.
 
     pending --approve--> approved --the call is made again--> used
        |  \\--reject--> rejected
@@ -46,7 +46,7 @@ Remember = Literal["", "call", "tool"]
 MOST_PENDING: Final = 1_000
 """Requests of one caller that wait for an answer."""
 _KEPT_AFTER_S: Final = 7 * 86_400.0
-"""How long a request can still be looked at after it was decided."""
+"""How long a request can be read after it was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class StoredApproval:
     created: float
     """Seconds since the epoch, UTC."""
     until: float
-    """When a pending request becomes a denial, and an approval that was not used ends. Seconds since the epoch, UTC."""
+    """When a pending request expires (a denial), and an unused approval ends. Seconds since the epoch, UTC."""
     decided_by: str = ""
     reason: str = ""
     user_id: str = ""
     definition: str = ""
-    """Names the tool as it was defined."""
+    """Identifies the tool's definition."""
 
     @property
     def tool(self) -> str:
@@ -73,7 +73,7 @@ class StoredApproval:
 
     @property
     def principal(self) -> str:
-        """Who calls."""
+        """The caller."""
         return str(self.request.get("principal", ""))
 
     def to_json(self) -> dict[str, Any]:
@@ -90,14 +90,14 @@ class StoredApproval:
 
 @dataclass(frozen=True, slots=True)
 class StoredApprovalRule:
-    """What answers later requests."""
+    """A rule that answers later requests."""
 
     id: str
     tool: str
     principal: str
     approved: bool
     scope: Remember
-    """call: this very call; tool: every call of this tool by this caller, while the tool is what it is."""
+    """call: exactly this call; tool: every call of this tool by this caller, while the definition is the same."""
     by: str
     until: float
 
@@ -113,7 +113,8 @@ class StoredApprovals:
 
     Args:
         seconds: how long a request may wait for its answer, and an approval for its call.
-        key_seconds: how long an idempotency key holds: a call may be repeated under its approval and its key only until then.
+        key_seconds: how long an idempotency key is held: a call may be repeated under its approval and key only until
+            then.
     """
 
     def __init__(self, records: RecordStore, seconds: float, key_seconds: float, recorder: Recorder) -> None:
@@ -125,7 +126,7 @@ class StoredApprovals:
     # The pipeline ------------------------------------------------------------------------------------------------------
 
     def ruled(self, call: ToolCall, mark: str, definition: str) -> Approval | None:
-        """What a rule says of the call; None: no rule does."""
+        """The answer of a rule for the call; None: no rule covers it."""
         for name in (_call_rule(mark, definition), _tool_rule(call.tool, owner_of(call.context), definition)):
             if (record := self.records.get(RULE, name)) is not None and record.data:
                 data = json.loads(record.data)
@@ -135,10 +136,10 @@ class StoredApprovals:
     def settle(
         self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]
     ) -> tuple[Approval, Record | None]:
-        """The stored answer to a request, which is used by that, or a new request.
+        """Use up the stored answer to a request, or store a new request.
 
         Returns:
-            The answer; and what `PlanTokens.give_back` takes, if it was used up.
+            The answer; and the record for `PlanTokens.give_back`, if the answer was used up.
 
         Raises:
             ApprovalRequired: there is no answer yet (APPROVAL_REQUIRED); `details.approval` is its id.
@@ -170,19 +171,19 @@ class StoredApprovals:
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
 
     def _is_for(self, used: Record, key: str | None, now: float) -> bool:
-        """Whether a call under this idempotency key has used the approval, and may be repeated under both."""
+        """Whether a call under this idempotency key used the approval, and may be repeated under both."""
         data = json.loads(used.data)
-        # Earlier versions did not store how long the key holds.
+        # Earlier versions did not store how long the key is held.
         until = data.get("keyUntil", used.expires - _KEPT_AFTER_S + self._key_seconds)
         return key is not None and data.get("key") == key and now < until
 
     def give_back(self, settled: tuple[Approval, Record | None]) -> None:
-        """Make the approval usable again that `settle` used up, for a call that has gone."""
+        """Make an approval usable again that `settle` used up for a call that no longer waits."""
         if settled[1] is not None:
             self.records.replace(settled[1])
 
     def check(self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]) -> None:
-        """Return when the call is approved; consume nothing.
+        """Return if the call is approved; use nothing up.
 
         Raises:
             ApprovalRequired: there is no answer yet; the request is stored (APPROVAL_REQUIRED).
@@ -258,7 +259,7 @@ class StoredApprovals:
     def approve(
         self, approval: str, *, by: CallContext | None = None, reason: str = "", remember: Remember = ""
     ) -> StoredApproval:
-        """Let the call run, once, when it is made again.
+        """Allow the call to run once, when it is made again.
 
         Args:
             by: the approver: has the role ``approver`` and is not the caller; None: the host's own program.
@@ -278,7 +279,7 @@ class StoredApprovals:
         return self._decide(approval, False, by, reason, remember)
 
     def rules(self) -> tuple[StoredApprovalRule, ...]:
-        """What answers later requests, newest first."""
+        """The rules that answer later requests, newest first."""
         return tuple(_rule(record) for record in self.records.list(RULE, most=10_000) if record.data)
 
     def forget(self, rule: str) -> None:
@@ -351,7 +352,7 @@ class StoredApprovals:
 
 
 def denial(records: RecordStore, approval: str, tool: str) -> ApprovalRejected | None:
-    """Why the call of `tool` that waits for this request can never run; None: it may."""
+    """Why the call of `tool` that waits for this request can never run; None: it may run."""
     record = records.get(KIND, approval)
     known = None if record is None else _stored(record)
     if known is None or known.state == "expired":
@@ -379,7 +380,7 @@ def _too_late(name: str, *, is_gone: bool = False, **facts: Any) -> ApprovalReje
 
 
 def approval_id(mark: str, definition: str) -> str:
-    """The id of the request for the call that `mark` names, of the tool as it is defined."""
+    """The id of the request for the call that `mark` identifies, with this definition of the tool."""
     return "apr-" + hashlib.sha256(f"{mark}{definition}".encode()).hexdigest()[:20]
 
 
@@ -392,10 +393,10 @@ def _tool_rule(tool: str, owner: str, definition: str) -> str:
 
 
 def _entitled(by: CallContext | None, known: StoredApproval) -> str:
-    """The name of who decides.
+    """The name of the approver.
 
     Raises:
-        PolicyDenied: it is the caller, or may not approve (POLICY_DENIED).
+        PolicyDenied: it is the caller itself, or may not approve (POLICY_DENIED).
     """
     if by is None:
         frame = current.get()
