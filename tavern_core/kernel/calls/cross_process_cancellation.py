@@ -1,7 +1,7 @@
 """Ends running calls. Long calls are recorded, so that every process of the home can end them.
 
-    a call runs for a quarter of a second   a record `call` with its owner is stored until it has ended
-    another process asks to end it  a request is stored, as for jobs (`kernel/stores/end_requests.py`)
+    a call runs for a quarter of a second  a record `call` with its owner is stored until it has ended
+    another process asks to end it         a request is stored, as for jobs (`kernel/stores/end_requests.py`)
 
 A thread of the host checks its calls periodically, so the calls themselves do no work, and short ones cost nothing.
 """

@@ -73,17 +73,17 @@ from tavern_core.model.result import ToolResult, failure, success
 
 @dataclass(frozen=True, slots=True)
 class CallMode:
-    """How a call differs from a direct one: a dry run, which makes a plan; the commit of that plan; a job; a traced call."""
+    """How a call differs from a direct one: a dry run, the commit of a plan, a job, or a traced call."""
 
     is_dry: bool = False
     token: str = ""
     is_job: bool = False
-    """Whether it is made in the background."""
+    """Whether the call is made in the background."""
     steps: list[tuple[str, float]] | None = None
-    """Where each step is noted with the time at which it began, on the monotonic clock."""
+    """Collects the name and the start time of each step, on the monotonic clock."""
 
     def is_detached(self, plan: CallPlan) -> bool:
-        """Whether the call is made in the background: where its caller asks for that, or its tool and nothing else is asked for."""
+        """Whether the call is made in the background, because its caller asks for that, or its tool does."""
         return self.is_job or (plan.bounds.inline_s is not None and not self.is_dry and not self.token)
 
 
@@ -91,7 +91,7 @@ DRY_RUN: Final = CallMode(is_dry=True)
 AS_JOB: Final = CallMode(is_job=True)
 _MODULES: Final = sys.modules
 _LOOK_S: Final = 0.25
-"""How long a caller who waited for a job in vain waits for a slow store to say how far the job is."""
+"""How long the caller of an unfinished job waits for a slow store to report its progress."""
 
 
 class Pipeline:
@@ -135,7 +135,7 @@ class Pipeline:
         self.governance = CallGovernance(idempotency, self.conclusion, large, self.limits)
         self.call_preview = CallPreview(compiler, hooks, approvals, plans, self.limits, self.series)
         self.observed_from = ""
-        """The module after whose import calls are observed: the SDK of OpenTelemetry, or one that is always there; empty: never."""
+        """Calls are observed once this module is imported: OpenTelemetry's SDK, or one always loaded; empty: never."""
 
     async def run(
         self,
@@ -175,11 +175,11 @@ class Pipeline:
             if type(purpose) is not str or (key is not None and type(key) is not str):
                 call.purpose, call.key = "", None
                 raise no_texts(written)
-            ready = self.ready  # by a local name: what is called as `self.ready(...)` is looked up as a method first
+            ready = self.ready  # a local name: calling `self.ready(...)` would look for a method first
             plan = call.plan = ready(written) or await self.compiler.find(written, context)
             running = plan.usage.calls
             running.add(call)
-            # The host itself, with no call around it, calls a tool that is neither limited nor kept from it.
+            # The quick path of `admit`: the host itself calls, outside of any call, a tool without limits or rules.
             is_free = plan.is_free and context is None and call.outer is None and phase is None and key is None
             is_detached = not is_free and (
                 plan.bounds.inline_s is not None if phase is None else phase.is_detached(plan)
@@ -197,7 +197,7 @@ class Pipeline:
                 if plan.admission.guarded or context.profile is not None:
                     plan = call.plan = await self.compiler.admits(plan, context)
 
-            intake = plan.arguments.intake  # by a local name, as above
+            intake = plan.arguments.intake  # a local name, as above
             values = call.values = intake(arguments)
             if values is not None and not plan.prepares and phase is None:
                 call.given = values
@@ -211,13 +211,13 @@ class Pipeline:
                 own = (0, None, None, "", call) if is_free and plan.is_plain else frame_of(plan, call)
                 call.token = token = enter(own)
                 runner, is_timed = plan.runner, call.deadline is not None
-                tool, execute = runner.tool, runner.execute  # by local names, as above
+                tool, execute = runner.tool, runner.execute  # local names, as above
                 value = execute(call, mode) if is_timed or tool is None else tool(call.given, call.handed)
                 if runner.is_awaited:
                     value = await value
                 kind = type(value)
                 is_sure = kind in plan.answers.sure and (kind is not int or value.bit_length() < SMALL_BITS)
-                if is_sure and not is_timed and call.reads is None:  # nothing more to find out, as of most answers
+                if is_sure and not is_timed and call.reads is None:  # nothing more to check, as for most answers
                     call.stage = plan.answers.stage
                     trace = (plan.id, number, call.started, perf_counter() - call.clock, self.series)
                     result = success(value, trace)
@@ -233,7 +233,7 @@ class Pipeline:
             if token is not None:
                 try:
                     leave(token)
-                except ValueError:  # it ends in another context than the one in which it began
+                except ValueError:  # it ends in another context than it began in
                     pass
             if running is not None:  # from now on it cannot be cancelled, nor its progress be read
                 running.discard(call)
@@ -244,14 +244,14 @@ class Pipeline:
         return await self._concluded(call, result, mode)
 
     def observed(self, mode: ExecutionMode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
-        """`run`, with metrics and spans: of an `ObservedPipeline` alone, as `observed_from` is empty in any other."""
+        """`run` with metrics and spans. `ObservedPipeline` overrides it; without it, `observed_from` is empty."""
         raise AssertionError(f"a call of {written!r:.80} is to be observed, and this pipeline cannot do it")
 
     async def _ended(self, call: RunningCall, error: BaseException, mode: ExecutionMode) -> ToolResult:
-        """The result of a call that ended in an error.
+        """The result of a call that ended with an error.
 
         Raises:
-            BaseException: Ctrl-C, or the cancellation of the caller's own task; the call is on the record then.
+            BaseException: Ctrl-C, or the cancellation of the caller's own task; the call has been recorded by then.
         """
         result = self._failed(call, error)
         is_to_give_back = bool(call.used_up) and _did_nothing(call, result)
@@ -266,33 +266,33 @@ class Pipeline:
             raise error
         if is_to_give_back:
             self.plans.give_back_at_once(call.used_up)
-        if not has_begun(error):  # true of this call, and not of one that made it
+        if not has_begun(error):  # for this call, and not for the enclosing one
             error = asyncio.CancelledError()
         error.tavern_outcome = result.error.outcome  # type: ignore[attr-defined]  # for a job
         raise error from None
 
     def _failed(self, call: RunningCall, error: BaseException) -> ToolResult:
-        """The result of a call that ended in an error."""
+        """The result of a call that ended with an error."""
         failed = error_of(error, call)
         if failed is not error:
             call.broken = error
         if (goes_on := getattr(error, "goes_on", None)) is not None and (left := on_left_behind.get()) is not None:
             left(goes_on)
         if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
-            call.task.uncancel()  # it was meant for this call, and ends here
+            call.task.uncancel()  # the cancellation was meant for this call, and ends here
         if isinstance(error, asyncio.CancelledError | TimeLimit):
-            call.is_cancelled = True  # what goes on in a thread sees that it was cancelled
+            call.is_cancelled = True  # code that continues in a thread can see the cancellation
         return failure(failed, call.trace(self.series), call.value)
 
     async def _concluded(self, call: RunningCall, result: ToolResult, mode: ExecutionMode) -> ToolResult:
-        """From the result of the tool to that of the call: without secrets, marked, on the record, seen by hooks."""
+        """From the tool's result to the call's: redacted, marked, recorded, seen by hooks."""
         result = self.conclusion.redacted(call, result)
         if call.reads is not None:
             result = mark_result(call, result)
         if self.limits.inline_bytes is not None:
             result = self.governance.large.shortened(call, result)
         if (broken := call.broken) is not None:
-            call.broken = None  # its frames hold the call
+            call.broken = None  # its frames reference the call
             log_origin(result, broken)
         if call.plan is not None and call.plan.ends_in_hooks:
             return await self.conclusion.finish(call.plan, call, result, mode)
@@ -302,10 +302,10 @@ class Pipeline:
     async def _prepare(
         self, plan: CallPlan, call: RunningCall, context: CallContext, mode: ExecutionMode, phase: CallMode | None
     ) -> ToolResult | None:
-        """From the arguments to the tool, where the tool or the call has more steps between them than a copy.
+        """Go from the arguments to the tool, if the tool or the call needs more than a copy of them.
 
         Returns:
-            What the call would do, when that is all that is asked for.
+            The preview, if the call is a dry run; else None.
         """
         call.fits = plan.arguments.intake_judges and call.values is not None
         if call.values is None:
@@ -321,7 +321,7 @@ class Pipeline:
             return await self.governance.dry(plan, call, mode, self.call_preview.planned)
         token = phase.token if phase is not None else ""
         if plan.hooks.gates or plan.admission.approval is not None or plan.is_judged_after_reading:
-            if token:  # no approval is requested for a call that its token does not let run
+            if token:  # no approval is requested for a call that its token does not allow
                 await self.plans.check(token, plan, self._planned(plan, call, context), mode, call.seconds)
             await self._judge(plan, call, mode)
         if token:
@@ -336,12 +336,12 @@ class Pipeline:
         if plan.runner.bound.wants_control and call.call is not None:
             conclusion = self.conclusion
             RUNNING[call.call.id] = CallControl(call, conclusion.recorder, self.artifacts, conclusion.secrets)
-        if source := plan.content.source:  # before it runs: its caller may get what it reads before it ends
+        if source := plan.content.source:  # before the tool runs: its caller may get the content before the call ends
             has_read(call, (source,))
         return None
 
     async def _detached(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
-        """Make the call in the background. Its caller gets its answer, where that is there in time, else a job."""
+        """Make the call in the background. Its caller gets the answer if it is there in time, else a job."""
         call.stage = "detach"
         own = plan.arguments.intake(call.arguments)
         done: Future[ToolResult] | None = Future() if plan.bounds.inline_s else None
@@ -359,10 +359,11 @@ class Pipeline:
         return ToolResult(True, handle(job), status="job", job=job.id, trace=call.trace(self.series))
 
     async def _change(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
-        """Hooks change the arguments, before anything is decided about them.
+        """Let hooks change the arguments, before anything is decided about them.
 
         Raises:
-            CallError: a hook refused the call, or failed (POLICY_DENIED), or made what is not JSON (INPUT_SCHEMA_INVALID).
+            CallError: a hook refused the call or failed (POLICY_DENIED), or returned what is not JSON
+                (INPUT_SCHEMA_INVALID).
         """
         assert call.call is not None
         call.stage, call.changes = "before_execute", []
@@ -371,7 +372,7 @@ class Pipeline:
         take_changed(plan, call, call.call.arguments, self.limits.argument_bytes)
 
     async def _judge(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
-        """Gates look at the call as it will run; then a person does, where a gate or a rule wants it.
+        """Ask the gates about the call as it will run; then a person, if a gate or a rule requires that.
 
         Raises:
             CallError: it may not run (POLICY_DENIED, APPROVAL_REQUIRED, TIMEOUT and others).
@@ -394,7 +395,7 @@ class Pipeline:
             call.deadline = await self._approved(mode, plan, call, call.call, requested)
 
     def _planned(self, plan: CallPlan, call: RunningCall, context: CallContext) -> ToolCall:
-        """The call as a plan token names it."""
+        """The call as a plan token identifies it."""
         return replace(call.call or tool_call(plan, call, context, self.series), arguments=call.values or {})
 
     async def _approved(
@@ -405,12 +406,12 @@ class Pipeline:
         asked: ToolCall,
         requested: RequestedApproval | None,
     ) -> float | None:
-        """Wait until the call is approved as it is now; return the deadline of what is left of it.
+        """Wait for the approval of the call as it is now; return the deadline for the rest of it.
 
-        The tool's own time begins when it runs. What the caller allows, and an enclosing call, count from the start.
+        The tool's own time begins when it runs. The time of the caller and of an enclosing call counts from the start.
 
         Raises:
-            CallError: it was not approved, or the approved call is no longer what would run.
+            CallError: it was not approved, or what would run is no longer the approved call.
         """
         rule = plan.admission.approval
         ends = _ends_of_caller(call)
@@ -438,7 +439,7 @@ class Pipeline:
 
 
 def _ends_of_caller(call: RunningCall) -> list[float]:
-    """The deadlines that its caller and the call around it set for a call, on the monotonic clock."""
+    """The deadlines set by the caller and by the enclosing call, on the monotonic clock."""
     ends = [] if call.outer is None or call.outer[1] is None else [call.outer[1]]
     if call.context is not None and (own := call.context.budget.timeout_ms) is not None:
         ends.append(call.clock + own / 1000)
@@ -446,13 +447,13 @@ def _ends_of_caller(call: RunningCall) -> list[float]:
 
 
 def _only_follows(plan: CallPlan, call: RunningCall) -> bool:
-    """Whether the call is a resumed job's own whose work was approved and begun: its adapter only waits for the end of that."""
+    """Whether this is a resumed job's own call, whose work was begun before: its adapter only waits for the end."""
     point = resume_point.get()
     return point is not None and point.is_of(call.arguments) and point.followed == definition_of(plan.spec)
 
 
 def _did_nothing(call: RunningCall, result: ToolResult) -> bool:
-    """Whether a failed call did nothing: its tool did not begin, or is a workflow that waits for an approval before any effect."""
+    """Whether a failed call had no effect: its tool did not begin, or is a workflow that awaits its first approval."""
     error, plan = result.error, call.plan
     if error is None or error.outcome != "none":
         return False
@@ -462,7 +463,7 @@ def _did_nothing(call: RunningCall, result: ToolResult) -> bool:
 
 
 def _must_not_wait(error: BaseException, call: RunningCall) -> bool:
-    """Whether nothing may be awaited any more: Ctrl-C, the cancellation of the caller's own task, or the end of the coroutine."""
+    """Whether nothing may be awaited any more: Ctrl-C, the caller's own task is cancelled, the coroutine ends."""
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         return True
     return isinstance(error, asyncio.CancelledError) and cancellations() > call.cancellations

@@ -1,9 +1,9 @@
-"""What would happen, and a token that lets exactly that happen once.
+"""Previews of calls, and tokens that allow exactly the previewed call once.
 
     invoke(..., dry_run=True)     hooks, defaults, validation and gates run; the tool does not, or only its preview
     commit(token)                 runs that call, when it is still the same, once
 
-A token says *what* runs. It is not an approval: a call that needs one still needs it.
+A token says *what* may run. It is not an approval: a call that needs one still needs it.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from tavern_core.model.safe_printing import printed
 
 KIND: Final = "plan"
 MOST_OPEN: Final = 1_000
-"""Tokens of one caller that were not used."""
+"""Unused tokens of one caller."""
 _GIVE_BACK_S: Final = 0.25
-"""How long a call that was refused waits for a slow store; what was given to the store is done in any case."""
+"""How long a refused call waits for a slow store. The store finishes the change in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """What a token stands for."""
+    """The call that a token stands for."""
 
     token: str
     tool: str
     arguments: Mapping[str, Any] | None
-    """None: they held secrets and were not stored; the caller passes them again."""
+    """None: they contained secrets and were not stored; the caller passes them again."""
 
 
 class PlanTokens:
     """The tokens of one host.
 
     Args:
-        seconds: how long one holds.
-        key_seconds: how long an idempotency key holds: a token can be used again under its key only until then.
+        seconds: how long a token is valid.
+        key_seconds: how long an idempotency key is held: a token can be used again under its key only until then.
     """
 
     def __init__(self, records: RecordStore, seconds: float, key_seconds: float, disk: StorageRedactor) -> None:
@@ -65,14 +65,14 @@ class PlanTokens:
     async def issue(
         self, plan: CallPlan, call: ToolCall, given: Mapping[str, Any], mode: ExecutionMode, left: float | None
     ) -> tuple[str, float]:
-        """A token for this call, and until when it holds.
+        """A token for this call, and when it expires.
 
         Args:
-            given: the arguments as the caller gave them: hooks change them again when the call is made.
+            given: the arguments as the caller passed them: hooks change them again when the call is made.
             left: seconds until the deadline of the call; None: there is none.
 
         Raises:
-            BudgetExceeded: this caller has too many of them (BUDGET_EXCEEDED).
+            BudgetExceeded: the caller has too many unused tokens (BUDGET_EXCEEDED).
         """
         owner = owner_of(call.context)
         unused = partial(self._records.count, KIND, owner=owner, state="open", since=time.time() - self._seconds)
@@ -98,10 +98,10 @@ class PlanTokens:
     async def find(
         self, token: object, context: CallContext | None, mode: ExecutionMode, key: str | None = None
     ) -> PlannedCall:
-        """The call behind a token.
+        """The call that a token stands for.
 
         Args:
-            key: the idempotency key of the commit: under the key that used it, a token can be used again.
+            key: the idempotency key of the commit: a token can be used again under the key that used it.
 
         Raises:
             PolicyDenied: it is unknown, another caller's, used, or expired (POLICY_DENIED).
@@ -122,7 +122,7 @@ class PlanTokens:
     async def check(
         self, token: str, plan: CallPlan, call: ToolCall, mode: ExecutionMode, left: float | None
     ) -> Record:
-        """The token, where it can be used for the call as it will run; arguments and errors are those of `use`."""
+        """The record of a token that is valid for the call as it will run; arguments and errors are those of `use`."""
         record = await self._open(token, mode, call.idempotency_key, left)
         if record.owner != owner_of(call.context):
             raise _refused("it is not a token of this caller")
@@ -137,19 +137,19 @@ class PlanTokens:
     async def use(
         self, token: str, plan: CallPlan, call: ToolCall, mode: ExecutionMode, left: float | None
     ) -> Record | None:
-        """Use a token up, for the call as it will run.
+        """Use up a token for the call as it will run.
 
         Args:
             left: seconds until the deadline of the call; None: there is none.
 
         Returns:
-            What `give_back` takes; None: the key of the call had used it before.
+            The record for `give_back`; None: an earlier call with this key used the token up.
 
         Raises:
-            PolicyDenied: the call is not the one that was planned, or the token cannot be used (POLICY_DENIED).
+            PolicyDenied: the call is not the planned one, or the token cannot be used (POLICY_DENIED).
         """
         record = await self.check(token, plan, call, mode, left)
-        if record.state == "used":  # the key says whether the tool runs
+        if record.state == "used":  # the key decides whether the tool runs
             return None
         kept = (
             "{}"
@@ -169,13 +169,13 @@ class PlanTokens:
         return before
 
     async def give_back(self, used_up: tuple[Record, ...], mode: ExecutionMode) -> None:
-        """Make tokens, and approvals, of a call whose tool did not begin usable again. Where the store fails, they stay used."""
+        """Make the tokens and approvals of a call whose tool did not begin usable again, unless the store fails."""
         with suppress(TavernError, TimeLimit):
             for record in used_up:
                 await ask(mode, self._records, self._records.replace, record, seconds=_GIVE_BACK_S)
 
     def give_back_at_once(self, used_up: tuple[Record, ...]) -> None:
-        """The same for a call that may not wait any more; with a slow store, they stay used."""
+        """Do the same for a call that may not wait any more; with a slow store, they stay used."""
         if self._records.is_quick:
             with suppress(TavernError):
                 for record in used_up:

@@ -1,6 +1,6 @@
 """Turns any answer of a tool into one ToolResult of plain JSON.
 
-Understood besides plain values: a ToolResult, the ``{"content": [...], "details": ...}`` of seed 002, models,
+Accepts, besides plain values: a ToolResult, the ``{"content": [...], "details": ...}`` of seed 002, models,
 dataclasses, dates, enums, paths and sets (as pydantic would write them in JSON).
 """
 
@@ -26,17 +26,17 @@ from tavern_core.schema.bounded_json_copying import (
 from tavern_core.schema.problem import SchemaProblem
 
 NOT_AWAITABLE = frozenset({int, float, bool, type(None), str, bytes, list, tuple, dict})
-"""Types of most answers, which need not be asked whether they are to be awaited."""
+"""Types of most answers; a value of these is never awaitable."""
 _NEITHER = frozenset({int, float, str, list})
-"""Types of most answers, which are neither a ToolResult nor a mapping."""
+"""Types of most answers; a value of these is neither a ToolResult nor a mapping."""
 _BLOCK_KEYS = frozenset({"content", "details", "isError"})
 
 
 def to_result(value: Any, trace: CallTrace, limit: int, tool: str) -> ToolResult:
-    """The result of a call that answered `value`.
+    """The result of a call whose tool returned `value`.
 
     Args:
-        limit: most characters of text in the answer.
+        limit: characters of text allowed in the answer.
 
     Raises:
         OutputInvalid: it is not JSON (OUTPUT_SCHEMA_INVALID).
@@ -45,7 +45,7 @@ def to_result(value: Any, trace: CallTrace, limit: int, tool: str) -> ToolResult
     if type(value) not in _NEITHER:
         if isinstance(value, ToolResult):
             return _own_result(value, trace, limit, tool)
-        if isinstance(value, (dict, Mapping)) and is_content_answer(value):  # `dict` first: it is asked for quickly
+        if isinstance(value, (dict, Mapping)) and is_content_answer(value):  # `dict` first, as that check is quick
             return _content_answer(value, trace, limit, tool)
     return success(plain(value, limit, tool), trace)
 
@@ -66,7 +66,7 @@ def plain(value: Any, limit: int, tool: str) -> Any:
         return value
 
     def convert(value: Any, problem: SchemaProblem) -> Any:
-        _refuse_too_much(problem, limit, tool)  # before a conversion, which may take for ever
+        _refuse_too_much(problem, limit, tool)  # before a conversion, which could take very long
         return _jsonable(value, tool, str(problem))
 
     copy, problem = converted_copy(value, limit, convert)
@@ -87,7 +87,7 @@ def _refuse_too_much(problem: SchemaProblem, limit: int, tool: str) -> None:
 
 
 def is_content_answer(value: Mapping[Any, Any]) -> bool:
-    """True for ``{"content": [{"type": ...}, ...]}`` with no other keys but `details` and `isError`."""
+    """Whether it is ``{"content": [{"type": ...}, ...]}`` with no other keys but `details` and `isError`."""
     content = value.get("content")
     return (
         isinstance(content, list | tuple)
@@ -110,7 +110,7 @@ def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool
 
 def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> ToolResult:
     check_result(value)
-    ended = trace[2] + trace[3]  # where the tool did not say when
+    ended = trace[2] + trace[3]  # the default, if the tool did not set an end
     evidence = tuple(
         replace(e, type=_text(e.type), ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended)  # type: ignore[arg-type]
         for e in value.evidence
@@ -122,10 +122,10 @@ def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> T
 
 
 def plain_parts(result: ToolResult, limit: int, tool: str, **changes: Any) -> ToolResult:
-    """A tool's own result with the answer, the content and the meta data as JSON, without `raw`, which is stored on request (limits.keepRaw).
+    """A tool's own result with all its parts as JSON; without `raw`, which is stored on request (limits.keepRaw).
 
     Args:
-        changes: further fields of the result, as they are.
+        changes: values for other fields of the result.
 
     Raises:
         OutputInvalid, OutputTooLarge: as `to_result`.

@@ -1,4 +1,4 @@
-"""Results as JSON, and back: with jobs and keys in the store, and between a host and its workers."""
+"""Results as JSON and back: for jobs and keys in the store, and between a host and its workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def result_text(result: ToolResult, *, with_call: bool = False) -> str:
     """A result as it is stored.
 
     Args:
-        with_call: keep what it says of its call, too. An answer that is given again says that of the call that gets it.
+        with_call: include its data about the call. A stored answer that is reused gets those of the new call.
     """
     if result._rest is NO_REST and result.error is None and not (with_call and result._trace is not None):
         return f'{{"ok":true,"status":"ok","value":{to_json(result.value, inf_nan_mode="constants").decode()}}}'
@@ -26,7 +26,7 @@ def result_text(result: ToolResult, *, with_call: bool = False) -> str:
 
 
 def result_json(result: ToolResult, *, with_call: bool = False) -> dict[str, Any]:
-    """The members of a result that it has, without `raw`. Args as of `result_text`."""
+    """The members that a result has, without `raw`. Arguments as for `result_text`."""
     trace = result._trace if with_call else None
     data: dict[str, Any] = {"ok": result.ok, "status": result.status, "value": result.value}
     if result._content:
@@ -45,10 +45,10 @@ def result_json(result: ToolResult, *, with_call: bool = False) -> dict[str, Any
 
 
 def result_of(data: Mapping[str, Any]) -> ToolResult:
-    """The result that `result_json` wrote, as read back from JSON. Every member is checked: it may come from a worker.
+    """The result that `result_json` wrote, read back from JSON. Every member is checked: it may come from a worker.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none.
+        ValueError, KeyError, TypeError: the data is not a result.
     """
     content, evidence, error, call = data.get("content"), data.get("evidence"), data.get("error"), data.get("call")
     job, meta = data.get("job"), data.get("meta")
@@ -74,7 +74,8 @@ def _typed(value: Any, kind: type[T]) -> T:
 
 
 def _evidence(kind: Any, ref: Any, summary: Any, created: Any) -> Evidence:
-    return Evidence(_typed(kind, str), _typed(ref, str), _typed(summary, str), float(created))  # tools invent kinds
+    # Tools may use kinds of their own.
+    return Evidence(_typed(kind, str), _typed(ref, str), _typed(summary, str), float(created))
 
 
 def _error(data: Mapping[str, Any]) -> ToolError:

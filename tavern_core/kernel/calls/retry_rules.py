@@ -1,12 +1,12 @@
 """Whether a failed call may be made again, and when.
 
     outcome none                                 nothing happened: retry a transient failure
-    outcome unknown, the tool is idempotent      twice is the same as once: retry a transient failure
+    outcome unknown, the tool is idempotent   calling twice has the effect of once: retry a transient failure
     outcome unknown, its upstream has the key    the upstream makes it once: retry a transient failure
     outcome unknown, any other tool              never retry
     outcome done                                 never retry
 
-Transient are failures marked `retryable` and failures of an upstream: a lost connection, an error, a time limit.
+Transient failures are those marked `retryable` and failures of an upstream: a lost connection, an error, a time limit.
 Delays grow with each attempt and are random between zero and their bound ("full jitter"); `retry_after_ms` is
 the minimum.
 """
@@ -24,25 +24,25 @@ from tavern_core.model.tool import ToolSpec
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
 LONGEST_WAIT_S: Final = 300.0
-"""How long a call without a deadline, or a node, waits at most before it tries again, whatever an upstream asks for."""
+"""The longest wait before another attempt of a node or a call without a deadline, whatever an upstream requests."""
 _PASSING: Final = frozenset({"UPSTREAM_ERROR", "CONNECTION_LOST", "TIMEOUT"})
 _OURS: Final = frozenset(
     {"BUDGET_EXCEEDED", "CIRCUIT_OPEN", "POLICY_DENIED", "APPROVAL_REQUIRED", "IDEMPOTENCY_CONFLICT"}
 )
-"""Refusals of the host's own: trying again would only be refused again."""
+"""Refusals by the host itself: another attempt would be refused again."""
 
 
 def is_harmless_again(error: CallError | ToolError, tool: ToolSpec, *, has_key: bool = False) -> bool:
-    """Whether a second attempt cannot repeat an effect.
+    """Whether another attempt cannot repeat an effect.
 
     Args:
-        has_key: the call has an idempotency key, and so would the second attempt.
+        has_key: whether the call has an idempotency key, which another attempt would also use.
     """
     return error.outcome == "none" or (error.outcome == "unknown" and tool.may_be_repeated(has_key=has_key))
 
 
 def may_pass(error: CallError | ToolError) -> bool:
-    """Whether the same call may work later."""
+    """Whether the same call may succeed later."""
     kind = error.kind if isinstance(error, ToolError) else error.code
     return kind not in _OURS and (error.retryable or kind in _PASSING)
 

@@ -1,4 +1,4 @@
-"""One call on its way through the pipeline: what its steps have found out so far."""
+"""The state of one call in the pipeline."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from tavern_core.model.config import ArtifactsConfig, LimitsConfig
 from tavern_core.model.result import CallTrace
 
 Frame = tuple[int, float | None, CallContext | None, str, Any]
-"""(depth, deadline on the monotonic clock, context, call id, reader) of the call that is running; the host itself has no context.
+"""(depth, deadline on the monotonic clock, context, call id, reader) of the running call; the host has no context.
 
-The reader is what has read the content that the call reads (`taint_tracking.ContentReader`): the call itself, or a run; None: nothing.
+The reader (`taint_tracking.ContentReader`) is what has read the call's content: the call itself, or a run; None:
+    nothing.
 """
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
@@ -30,17 +31,17 @@ frame, enter, leave = current.get, current.set, current.reset
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """What `limits` of tavern.yaml says of a call; read at every call, which attributes of a pydantic model are too slow for."""
+    """The `limits` of tavern.yaml for calls. Every call reads them, for which a pydantic model is too slow."""
 
     depth: int
-    """How many calls may be within each other."""
+    """How deep calls may be nested."""
     argument_bytes: int
     output_bytes: int
     keep_raw: bool
     inline_bytes: int | None = None
-    """Bytes of an answer from which on it becomes an artifact; None: never."""
+    """From how many bytes on an answer becomes an artifact; None: never."""
     preview: int = 0
-    """Characters of it that are shown then."""
+    """Characters of such an answer that are returned with the link."""
 
     @classmethod
     def of(cls, config: LimitsConfig, artifacts: ArtifactsConfig) -> CallLimits:
@@ -49,15 +50,15 @@ class CallLimits:
 
 
 class RunningCall:
-    """The state of one call. Each step reads what earlier steps stored, and adds its own."""
+    """The state of one call. Each step reads what earlier steps stored, and adds to it."""
 
-    # Slots for what every call has. What only some calls have is an attribute of the class until it is set: `begin` runs for every call.
+    # Slots hold what every call has. The rest are class attributes until they are set: `begin` is on the hot path.
     __slots__ = (
         "__dict__", "arguments", "call", "clock", "context", "deadline", "depth", "door", "given", "handed", "key",
         "number", "outer", "plan", "purpose", "reads", "stage", "started", "task", "token", "values", "written",
     )  # fmt: skip
 
-    # What came in, and when.
+    # Input, and its time.
     written: str
     arguments: Mapping[str, Any] | None
     context: CallContext | None
@@ -68,59 +69,59 @@ class RunningCall:
     outer: Frame | None
     started: float
     clock: float
-    # What the steps find out.
+    # Set by the steps.
     stage: str
-    """The step that runs, for `details.stage` of an error; `CallPlan.steps` names them."""
+    """The current step, for `details.stage` of an error; `CallPlan.steps` lists the names."""
     plan: CallPlan | None
     depth: int
     deadline: float | None
     """On the monotonic clock."""
     values: Mapping[str, Any] | None
-    """The arguments as plain JSON of the host's own."""
+    """The arguments as the host's own copy in plain JSON."""
     call: ToolCall | None
-    """None where no step looks at it; see `CallPlan.needs_call`."""
+    """None if no step needs it; see `CallPlan.needs_call`."""
     given: Mapping[str, Any]
-    """What the tool gets of `values`."""
+    """The part of `values` that the tool gets."""
     handed: ToolCall | None
     """`call` as the tool gets it."""
     task: asyncio.Task[Any] | None
-    """The one in which it runs; None without an event loop."""
+    """The task in which the call runs; None without an event loop."""
     token: Token[Frame | None] | None
-    """Set while, and after, the tool runs."""
+    """Set from the start of the tool on."""
     reads: Mapping[str, None] | None
-    """The sources of untrusted content that it, or a call within it, has read; None: nothing is recorded, nor watched."""
-    # What few calls have.
+    """The sources of untrusted content that this call, or a nested one, has read; None: not recorded."""
+    # Only some calls have these.
     cancellations: int = 0
-    """How many cancellations its task had had when it began; see `cancellations()`."""
+    """How many cancellations its task already had when the call began; see `cancellations()`."""
     asked: Mapping[str, Any] | None = None
-    """`values` as the caller gave them, where hooks may have changed them."""
+    """`values` as the caller passed them, if hooks may have changed them."""
     fits: bool = False
     """Whether `values` are known to fit the schema."""
     changes: list[CallChange] | None = None
-    """What hooks changed of the arguments; None where no hook may."""
+    """The changes that hooks made to the arguments; None if no hook may change them."""
     is_recorded: bool = False
-    """Whether the log has the beginning of the call."""
+    """Whether the beginning of the call is in the log."""
     is_cancelled: bool = False
-    """Whether it was cancelled (`Pipeline.cancel`), or its caller no longer waits for it."""
+    """Whether the call was cancelled (`Pipeline.cancel`), or its caller no longer waits for it."""
     used_up: tuple[Record, ...] = ()
-    """What it needed to run and can be used once, an approval and a plan token: each as it was before, to be given back if the
-    tool does not begin."""
+    """The approval and the plan token that the call used up, as their records were before it.
+    They are given back if the tool does not begin."""
     is_unsure: bool = False
-    """Whether an attempt before the current one may have had an effect: then the call may have had one."""
+    """Whether an earlier attempt may have had an effect, so that the call may have had one."""
     is_again: bool = False
-    """Whether a process that has ended began the call of this key."""
+    """Whether the call with this key was begun by a process that has ended."""
     limit: tuple[str, float] | None = None
-    """The limit of one try that ended it, and its milliseconds; None: none did."""
+    """The limit that ended an attempt, and its milliseconds; None: no limit did."""
     value: Any = None
-    """What the tool returned; only when the host keeps it (`limits.keepRaw`)."""
+    """What the tool returned; only if the host stores it (`limits.keepRaw`)."""
     broken: BaseException | None = None
-    """What ended it and is not a failure that the host knows: its traceback is logged."""
+    """The unexpected exception that ended the call: its traceback is logged."""
     moved_at: float = 0.0
-    """When it last said how far it is, on the monotonic clock."""
+    """When the call last reported progress, on the monotonic clock."""
 
     @property
     def name(self) -> str:
-        """The tool's id; as it was written when there is no such tool."""
+        """The tool's id; if there is no such tool, the name as the caller wrote it."""
         if self.plan is not None:
             return self.plan.id
         return self.written[:200] if isinstance(self.written, str) else f"<{type(self.written).__name__}>"
@@ -129,7 +130,7 @@ class RunningCall:
         """Seconds until the deadline; None: no deadline.
 
         Raises:
-            TimeLimit: it has passed.
+            TimeLimit: the deadline has passed.
         """
         if self.deadline is None:
             return None
@@ -144,12 +145,12 @@ class RunningCall:
         return None if self.deadline is None else max(self.deadline - perf_counter(), 0)
 
     def trace(self, series: str) -> CallTrace:
-        """What the result says of the call itself: tool, number, when it started (s since the epoch), duration (s)."""
+        """The result's data about its call: tool, number, start (seconds since the epoch), duration (seconds)."""
         return (self.name, self.number, self.started, perf_counter() - self.clock, series)
 
 
 class TracedCall(RunningCall):
-    """A call that writes down when each of its steps began."""
+    """A call that records when each of its steps began."""
 
     __slots__ = ("_stage", "steps")
 
@@ -166,7 +167,7 @@ class TracedCall(RunningCall):
 
 
 def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCall:
-    """`call`, just begun, with a listener for its steps."""
+    """Turn a call that has just begun into one that records its steps."""
     traced = TracedCall()
     traced.steps = steps
     for name in RunningCall.__slots__:
@@ -177,7 +178,7 @@ def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCal
 
 
 def frame_of(plan: CallPlan, call: RunningCall) -> Frame:
-    """What the calls that a tool makes see of its own."""
+    """The frame that calls nested in this one see."""
     caller = None if call.context is plan.admission.host else call.context
     return (call.depth, call.deadline, caller, call.call.id if call.call else "", call)
 
@@ -191,8 +192,8 @@ def begin(
     door: str,
     number: int,
 ) -> RunningCall:
-    """A call that has just come in; the arguments are those of `Pipeline.run`."""
-    call = RunningCall()  # and no __init__, which would cost half as much again
+    """A call at its beginning; the arguments are those of `Pipeline.run`."""
+    call = RunningCall()  # without an __init__, which would take half as long again
     call.written = written
     call.arguments = arguments
     call.context = context

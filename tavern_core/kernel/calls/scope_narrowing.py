@@ -1,4 +1,4 @@
-"""The effective scope of a capability of a plugin: its grant, within a call narrowed by the caller."""
+"""The effective scope of a plugin's capability: its grant, narrowed by the caller of the running call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CallerScopes:
         self._profiles = profiles
 
     def of(self, plugin: str, capability: str) -> Scope:
-        """The scope; empty where the plugin, the host, the caller or its profile does not allow the capability."""
+        """The scope; empty unless the plugin, the host, the caller and the caller's profile allow the capability."""
         record = self._records.get(plugin)
         if record is None or forbids(self._host.deny, capability):
             return ()
@@ -43,12 +43,12 @@ class CallerScopes:
 
     @staticmethod
     def may_act(capability: str) -> bool:
-        """False: the caller has read untrusted content, and what runs was not judged as something with an effect."""
+        """False: the caller has read untrusted content, and the running call was not judged as one with an effect."""
         frame = current.get()
         return frame is None or may_act(frame[4], capability)
 
     def _profile_allows(self, context: CallContext, capability: str) -> bool:
-        """Whether the profile of the caller allows a capability; an unreadable profile allows nothing."""
+        """Whether the caller's profile allows a capability; an unreadable profile allows nothing."""
         if context.profile is None:
             return True
         try:

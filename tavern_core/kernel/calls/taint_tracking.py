@@ -1,10 +1,10 @@
-"""Untrusted content on the path of a call: who read it, what is marked with it, and which calls a person must approve then.
+"""Tracks untrusted content in calls: who has read it, which results contain it, and which calls then need approval.
 
-    a tool that is a source runs → the call, the calls around it and their contexts have read its content
+    a tool that is a source runs → the call, the enclosing calls and their contexts have read its content
         → the result is marked, `meta["untrusted"]` → later calls with an effect need approval (`CallContext.after_untrusted`)
 
-Every call passes this within the pipeline, so a tool that calls tools, a node of a workflow and a job cannot go around it. A
-call cannot loosen what holds for the calls around it, whatever context it is made with.
+All calls pass these steps in the pipeline, so nested calls, nodes of workflows and jobs cannot avoid them. A call
+cannot loosen the rules of its enclosing calls, whatever context it is made with.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from tavern_core.model.untrusted_content_rules import (
 )
 
 AFTER_READING: Final = "after_untrusted"
-"""Who requests an approval because of untrusted content, in requests and in the log."""
+"""Named as the requester of approvals because of untrusted content, in requests and in the log."""
 _INSTEAD: Final = "finish the task without it, or report that it could not be done"
 _SHOWN: Final = 5
 _LONGEST_ADDRESS: Final = 300
 
 
 class ContentReader(Protocol):
-    """What can read content: a call, or a run of a workflow."""
+    """Anything that can read content: a call, or a run of a workflow."""
 
     reads: Mapping[str, None] | None
-    """The sources of untrusted content that it has read; None: nothing is recorded, nor watched."""
+    """The sources of untrusted content that it has read; None: not recorded."""
 
     @property
     def context(self) -> CallContext | None: ...
@@ -60,7 +60,7 @@ class ContentReader(Protocol):
 
 
 class JobOrigin:
-    """The call that began a job, as the job sees it: it has read what the job reads, and its end does not end the job."""
+    """The call that began a job, as the job sees it. It has read what the job reads; its end does not end the job."""
 
     is_cancelled = False
 
@@ -85,7 +85,7 @@ class JobOrigin:
 
 
 def is_given_up(reader: ContentReader) -> bool:
-    """Whether a call, or a call or run around it, was cancelled or has timed out."""
+    """Whether the call, or an enclosing call or run, was cancelled or has timed out."""
     for one in enclosing_readers(reader):
         if isinstance(one, JobOrigin):
             break
@@ -95,14 +95,14 @@ def is_given_up(reader: ContentReader) -> bool:
 
 
 def enclosing_readers(reader: ContentReader | None) -> Iterator[ContentReader]:
-    """A reader and those within which it runs, innermost first."""
+    """A reader and the readers that enclose it, innermost first."""
     while reader is not None:
         yield reader
         reader = None if reader.outer is None else reader.outer[4]
 
 
 def has_read(reader: ContentReader | None, sources: Iterable[str]) -> None:
-    """Record that a call or run, all around it, and their contexts have read untrusted content."""
+    """Record that a call or run, all enclosing ones, and their contexts have read untrusted content."""
     named = dict.fromkeys(sources)
     if not named:
         return
@@ -113,28 +113,28 @@ def has_read(reader: ContentReader | None, sources: Iterable[str]) -> None:
 
 
 def running_call_has_read(sources: Iterable[str]) -> None:
-    """The same for the call that runs here, if one does: it was handed a stored answer, or an artifact."""
+    """Record the same for the running call, if there is one: it was handed a stored answer, or an artifact."""
     here = frame()
     if here is not None:
         has_read(here[4], sources)
 
 
 def sources_of_running_call() -> tuple[str, ...]:
-    """What the call that runs here has read so far."""
+    """The sources that the running call has read so far."""
     here = frame()
     reader: ContentReader | None = None if here is None else here[4]
     return () if reader is None else tuple(reader.reads or ())
 
 
 def is_watched(context: CallContext, outer: Frame | None) -> bool:
-    """Whether anything depends on what a call with this context reads."""
+    """Whether any rule depends on what a call with this context reads."""
     return context.after_untrusted != "allow" or (
         outer is not None and outer[4] is not None and outer[4].reads is not None
     )
 
 
 def detached_context(context: CallContext, outer: ContentReader | None) -> CallContext:
-    """A context that no longer needs the calls around it: as strict as they are, and with what they have read."""
+    """A context without the enclosing calls: as strict as theirs, and with the sources that they have read."""
     strictest = context.after_untrusted
     for one in enclosing_readers(outer):
         if (theirs := one.context) is None or theirs.after_untrusted == "allow":
@@ -146,14 +146,14 @@ def detached_context(context: CallContext, outer: ContentReader | None) -> CallC
 
 
 def _is_free(reader: ContentReader | None) -> bool:
-    """Whether nothing depends on what a call reads that no other is around: the quick answer for most calls."""
+    """Whether the reader is outermost and no rule depends on what it reads: the quick answer for most calls."""
     if reader is None or reader.outer is not None:
         return reader is None
     return reader.context is None or reader.context.after_untrusted == "allow"
 
 
 def restraint(reader: ContentReader | None) -> tuple[AfterUntrusted, tuple[str, ...]]:
-    """What holds for calls with an effect now, and the sources because of which it does: the strictest of all around."""
+    """The strictest rule of this and all enclosing readers for calls with an effect; and the sources behind it."""
     if _is_free(reader):
         return "allow", ()
     strictest: AfterUntrusted = "allow"
@@ -171,7 +171,7 @@ def restraint(reader: ContentReader | None) -> tuple[AfterUntrusted, tuple[str, 
 def required_approval(
     plan: CallPlan, call: RunningCall, requested: RequestedApproval | None
 ) -> RequestedApproval | None:
-    """The approval that a call needs after what its caller has read; `requested` where that changes nothing.
+    """The approval that a call needs because its caller has read untrusted content; otherwise `requested`.
 
     Raises:
         PolicyDenied: such calls are refused now (POLICY_DENIED).
@@ -195,7 +195,7 @@ def required_approval(
 
 
 def judge_node(run: ContentReader, type_: str, capabilities: Collection[str], inputs: Mapping[str, Any]) -> None:
-    """The same for the code of a node that has capabilities itself. It is not a call, so it cannot be approved.
+    """Check the code of a node that has capabilities itself. It is not a call, so it cannot be approved.
 
     Raises:
         PolicyDenied: it would have an effect after untrusted content was read (POLICY_DENIED).
@@ -215,7 +215,10 @@ def judge_node(run: ContentReader, type_: str, capabilities: Collection[str], in
 
 
 def may_act(reader: ContentReader | None, capability: str) -> bool:
-    """Whether services may act with a capability for what runs: not after reading, unless its own call was judged as one with an effect."""
+    """Whether services may use a capability for the reader.
+
+    After reading untrusted content: only if the reader's own call was judged as one with an effect.
+    """
     if not effect_with((capability,)) or restraint(reader)[0] == "allow":
         return True
     return isinstance(reader, RunningCall) and reader.plan is not None and bool(reader.plan.content.effect)
@@ -231,10 +234,10 @@ def _reason(reader: ContentReader, what: str, effect: Effect, address: str, sour
 
 
 def composed_address(reader: ContentReader, values: Mapping[str, Any], marked: Iterable[Any]) -> str:
-    """An address among the arguments that no text had before; empty if there is none.
+    """An address among the arguments that appeared in no text before; empty if there is none.
 
     Args:
-        marked: the arguments that are addresses in whatever form; of others, only what has a scheme is one.
+        marked: arguments that the schema marks as addresses; other arguments count only with a URL scheme.
     """
     known = [
         one.context.ledger.content_read
@@ -247,25 +250,25 @@ def composed_address(reader: ContentReader, values: Mapping[str, Any], marked: I
 
 
 def mark_sources(call: RunningCall, result: ToolResult) -> ToolResult:
-    """The result with the sources of untrusted content that it may hold."""
+    """The result, marked with the sources of untrusted content that it may contain."""
     if not call.reads:
         return result
     meta, sources = result._meta or {}, list(call.reads)
-    if meta.get(MARK) == sources:  # as it was marked before
+    if meta.get(MARK) == sources:  # already marked so
         return result
     sources = list(dict.fromkeys([*sources_in(meta.get(MARK)), *sources]))
     return result if meta.get(MARK) == sources else with_meta(result, {**meta, MARK: sources})
 
 
 def taken_over(call: RunningCall, result: ToolResult) -> ToolResult:
-    """A result that a tool marked itself, or that is an earlier answer: its mark counts like that of a call made now."""
+    """The result with a mark from the tool itself or from an earlier answer; the mark counts as for a new call."""
     if result._meta is not None and MARK in result._meta:
         has_read(call, sources_in(result._meta[MARK]))
     return mark_sources(call, result)
 
 
 def sources_of(result: ToolResult) -> tuple[str, ...]:
-    """The sources of untrusted content that a result may hold."""
+    """The sources of untrusted content that a result may contain."""
     return sources_in((result._meta or {}).get(MARK))
 
 
@@ -274,13 +277,14 @@ def _addresses_of(values: Any) -> set[str]:
 
 
 def mark_result(call: RunningCall, result: ToolResult) -> ToolResult:
-    """The marked result; addresses in it, and those that the call read, can be read from now on without approval.
+    """The marked result. Addresses in it and those that the call read can be used without approval from now on.
 
-    An answer that only repeats an argument makes no address known, nor does one of a tool that is not a source once untrusted
-    content was read: the model may have composed it.
+    Two kinds of answers make no address usable: one that only repeats an argument, and, once untrusted content was
+        read, one
+    of a tool that is not a source. The model may have composed it.
     """
     plan = call.plan
-    if plan is None or _is_free(call) or (result.error is not None and call.token is None):  # nothing ran
+    if plan is None or _is_free(call) or (result.error is not None and call.token is None):  # the tool did not run
         return mark_sources(call, result)
     watching = [
         one.context

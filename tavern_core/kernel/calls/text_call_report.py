@@ -37,19 +37,19 @@ from tavern_core.schema.provider_tool_export import wire_name
 
 Labels = Mapping[str, str]
 ToolName = Callable[[str], str | None]
-"""How a model writes the id of a tool; None: it cannot call it."""
+"""The name by which a model calls a tool; None: it cannot call the tool."""
 MOST_CHARS: Final = 20_000
 _LEAST_SHARE: Final = 80
 _LONGEST_LINE: Final = 1_000
 _MOST_DETAILS: Final = 10
 _LONGEST_NAME: Final = 8
-"""Characters; what is shorter is not a sentence of any language."""
+"""Characters; a shorter text is not a sentence in any language."""
 _MOST_PROBLEMS: Final = 50
 _LONGEST_BLOCK: Final = 4_000
 _SHOWS_CALL: Final = ("looks_like_call", "missing_command")
-"""Problems whose hint shows the model's own call as it should have been written; other hints are text."""
+"""Problems whose hint shows the model's own call, corrected; other hints are text."""
 _REWRITTEN: Final = "\0"
-"""Begins a call that is shown to the model as it should have written it."""
+"""Marks the beginning of a corrected call."""
 
 
 def render_feedback(
@@ -60,14 +60,14 @@ def render_feedback(
     language: Language = "zh",
     name: ToolName = str,
 ) -> str:
-    """The text that goes back to the model, at most `max_chars` characters; empty when there is nothing to report.
+    """The report to the model, at most `max_chars` characters; empty if there is nothing to report.
 
     Args:
-        steps: the calls of the text in order, each with its result or None where it was not run.
+        steps: the calls of the text in order, each with its result, or None if it was not run.
         problems: what `tam.parse` and `tam.bind` found.
         max_chars: the budget; values are shortened first.
-        language: of the labels.
-        name: of the tools that a job is used with.
+        language: the language of the labels.
+        name: the names of tools, for hints about jobs.
     """
     from tavern_core import tam
 
@@ -86,15 +86,15 @@ def render_feedback(
     if errors:
         sections.append(errors)
     whole = "\n\n".join("\n".join(section) for section in sections)
-    # Every piece is harmless; should two of them ever make a marker together, they end here. Only a call that the model wrote
-    # itself, and that is shown to it as it should have been written, may be one.
+    # Every piece is harmless. If two pieces together form a marker, it is removed here. Only a corrected call of the
+    # model's own may contain markers.
     if tam.parse("\n".join(line for section in sections for line in section if not line.startswith(_REWRITTEN))).blocks:
         whole = tam.neutralise(whole)
     return _cut(whole.replace(_REWRITTEN, ""), max_chars, labels["more"])
 
 
 def failure_text(error: ToolError, language: Language) -> str:
-    """What a model reads of a failed call that it has made through its API: the same as of one in its text."""
+    """What a model reads about a failed call through its API: the same as about a call in its text."""
     from tavern_core import tam
 
     labels = words_in(LABELS, language)
@@ -103,7 +103,7 @@ def failure_text(error: ToolError, language: Language) -> str:
 
 
 def next_step(result: ToolResult, language: Language, name: ToolName = wire_name) -> str:
-    """What a model can do with the job that a result stands for; empty if it stands for none, or the model can do nothing."""
+    """What a model can do with the job in a result; empty if there is no job, or the model can do nothing."""
     labels = words_in(LABELS, language)
     if result.job is None or result.status not in ("job", "input_required"):
         return ""
@@ -116,7 +116,7 @@ def next_step(result: ToolResult, language: Language, name: ToolName = wire_name
 
 
 def _step_lines(step: Step, in_chain: bool, language: Language, name: ToolName) -> list[str]:
-    """The head of a step, then what is said about its failure."""
+    """The head of a step, then the lines about its failure."""
     labels = words_in(LABELS, language)
     where = labels["block"].format(step.call.block)
     if in_chain:
@@ -153,14 +153,14 @@ def _error_lines(error: ToolError, labels: Labels, language: Language) -> Iterat
 
 
 def _spoken(text: str, language: Language, otherwise: str, labels: Labels) -> str:
-    """`text` where the model reads it; else what is known of it in its language, with the text as data behind it."""
+    """`text` if the model reads its language; else a general message in the model's language, with the text quoted."""
     if is_in(text, language) or len(text) <= _LONGEST_NAME:
         return text_in(text, language)
     return f"{otherwise}{labels['original'].format(_as_json(str(text)))}" if text else otherwise
 
 
 def _fix_for_model(error: ToolError, labels: Labels, language: Language) -> str:
-    """The repair as a model can do it: what only an operator can do (`ErrorCode.fix_for`) is replaced by what a caller can."""
+    """The repair for a model: what only an operator can do (`ErrorCode.fix_for`) is replaced by what a caller can."""
     lacking = ", ".join(map(str, _as_list(error.details.get("missing"))[:_MOST_DETAILS]))
     if error.kind == "UPSTREAM_ERROR" and "exception" in error.details:
         return labels["tool_broke"]
@@ -185,7 +185,7 @@ def _is_for_caller(error: ToolError) -> bool:
 
 
 def _problem_text(problem: Any, language: Language, is_for_caller: bool) -> str:
-    """One entry of `details.problems`, of any validator."""
+    """One entry of `details.problems`, from any validator."""
     if not isinstance(problem, Mapping):
         return str(problem)
     where = next((str(problem[key]) for key in ("path", "pointer", "name", "field") if problem.get(key)), "")
@@ -198,7 +198,7 @@ def _problem_text(problem: Any, language: Language, is_for_caller: bool) -> str:
 
 
 def _value_lines(result: ToolResult | None, labels: Labels, most: int) -> list[str]:
-    """What the tool answered, shortened to about `most` characters."""
+    """The tool's answer, shortened to about `most` characters."""
     if result is None or (not result.ok and result.value is None):
         return []
     texts = _own_texts(result)
@@ -212,7 +212,7 @@ def _value_lines(result: ToolResult | None, labels: Labels, most: int) -> list[s
 
 
 def _own_texts(result: ToolResult) -> list[str]:
-    """Text blocks that the tool wrote for the model itself, and that say more than its value."""
+    """Text blocks that the tool wrote for the model itself, and that add to its value."""
     if not result._content:
         return []  # made from the value
     try:
@@ -224,7 +224,7 @@ def _own_texts(result: ToolResult) -> list[str]:
 
 
 def _as_json(value: Any) -> str:
-    """Compact JSON on one line; a value that is not JSON becomes its text; no answer of a tool can raise here."""
+    """Compact JSON on one line; the text of a value that is not JSON. Never raises."""
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=repr)
     except Exception as error:  # noqa: BLE001 - `repr` of a foreign object, a cycle, too deep: reported instead of shown
@@ -244,12 +244,12 @@ def _shorten(text: str, most: int, labels: Labels) -> str:
 
 
 def _visible(text: str) -> str:
-    """`text` without what breaks lines or cannot be written as UTF-8."""
+    """`text` without line breaks and characters that UTF-8 cannot encode."""
     return "".join(c if c >= " " and c not in "\x7f\x85\u2028\u2029" else " " for c in encodable(text))
 
 
 def _problem_lines(problems: Sequence[TextProblem], labels: Labels, language: Language) -> Iterator[str]:
-    """Invalid blocks first, then warnings, each in the order of the text."""
+    """Problems of invalid blocks first, then warnings, both in the order of the text."""
     if not problems:
         return
     errors = [p for p in problems if p.severity == "error"]
@@ -282,7 +282,8 @@ def _visible_lines(block: str) -> str:
 def _advice(line: str) -> str:
     """A line of the parser's report on an invalid block, with the markers and delimiters that the model should write.
 
-    It is ours and not a tool's: neutralised, the model would copy a marker that is none. It is when it could be a call.
+    The line is the host's own: neutralising it would show the model a wrong marker. It is neutralised if it could be a
+        call.
     """
     from tavern_core import tam
 
@@ -294,7 +295,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _cut(text: str, most: int, note: str) -> str:
-    """The hard limit, for outcomes with very many steps: whole lines, and a note that some are missing."""
+    """Cut to the hard limit, for very many steps: whole lines, and a note that some are missing."""
     if len(text) <= most:
         return text
     kept = text[: max(most - len(note) - 1, 0)].rpartition("\n")[0]

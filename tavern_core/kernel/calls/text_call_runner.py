@@ -1,8 +1,8 @@
-"""TAM text in, results out: parse, bind and check each block as a whole, then run it step by step.
+"""Runs the calls in TAM text: parses, binds and checks each block as a whole, then runs it step by step.
 
-    parse → look the tools up (activating what is needed) → bind → may the caller use every tool? → run in order
+    parse → look up the tools (activating plugins) → bind → may the caller use every tool? → run in order
 
-An invalid block does not run, nor does a chain with a later step that could not be called.
+An invalid block does not run. A chain does not run if a later step could not be called.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from tavern_core.model.text_calls_outcome import Step, TextOutcome
 from tavern_core.model.tool import ToolSpec
 
 Aside = Callable[..., Awaitable[Any]]
-"""Runs a function on this thread or on another."""
+"""Runs a function on this thread or in another."""
 MOST_RETRIES = 10
 _STAGES: Final = {"TAM_SYNTAX": "parse", "TOOL_NOT_FOUND": "resolve", "INPUT_SCHEMA_INVALID": "validate_input"}
 """Kind of the error of a block → `details.stage`."""
 _LONG: Final = 50_000
-"""Characters; reading so many takes some milliseconds."""
+"""Characters; parsing this many takes some milliseconds."""
 _TURN: Final = 50
-"""Blocks after which other tasks have a turn."""
+"""After this many blocks, other tasks get a turn."""
 _AT_ONCE: Final = 8
-"""Blocks that run at the same time at most."""
+"""At most this many blocks run at the same time."""
 
 
 class ToolFinder(Protocol):
-    """Where the tools that a text names are found (`Compiler`)."""
+    """Finds the tools that a text names (`Compiler`)."""
 
     async def find(self, written: str, context: CallContext | None) -> CallPlan: ...
 
@@ -68,12 +68,12 @@ class TextCaller(Protocol):
         """Why a planned call, after `earlier` others, would be refused, if known (`CallPreview.preview_call`)."""
 
     def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
-        """The result of a block that was not run, recorded."""
+        """Record a block that was not run; return its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FoundTool:
-    """A tool that a command means."""
+    """The tool that a command names."""
 
     spec: ToolSpec
     plan: CallPlan | None = None
@@ -81,11 +81,11 @@ class _FoundTool:
 
     @property
     def schema(self) -> Any:
-        """The schema for the arguments: like the host, the text refuses undeclared names."""
+        """The schema of the arguments: like the pipeline, it refuses undeclared names."""
         return self.spec.input_schema if self.plan is None else self.plan.arguments.validator.judged_by
 
     def problems(self, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """What the tool's schema refuses: (JSON pointer, message)."""
+        """The errors that the tool's schema finds: (JSON pointer, message)."""
         if (plan := self.plan) is None:
             return []
         rules = plan.arguments
@@ -94,7 +94,7 @@ class _FoundTool:
 
 
 class _TooLarge(Exception):
-    """A text is above a limit: what it has, the limit, and its prose."""
+    """A text exceeds a limit: its size, the limit, and the text between its blocks."""
 
     def __init__(self, has: str, limit: str, prose: str = "") -> None:
         super().__init__(has, limit)
@@ -102,7 +102,7 @@ class _TooLarge(Exception):
 
 
 class Transcript:
-    """Runs texts."""
+    """Runs the calls in texts."""
 
     def __init__(
         self,
@@ -121,14 +121,14 @@ class Transcript:
     async def run(
         self, text: str, context: CallContext | None, *, max_chars: int = MOST_CHARS, parallel: bool = False
     ) -> TextOutcome:
-        """Run every block of `text` in order; never raises for what is in it.
+        """Run every block of `text` in order; its content never raises.
 
         Args:
-            max_chars: of the feedback.
-            parallel: blocks next to each other that only read, each with one call, run at the same time.
+            max_chars: the limit of the feedback.
+            parallel: adjacent blocks of one read-only call each run at the same time.
         """
         language = await self._compiler.language(context) or self._language or of_the_locale(os.environ)
-        # Reading a long text takes time that other tasks of the loop would wait for.
+        # Other tasks of the loop would have to wait while a long text is parsed.
         aside = asyncio.to_thread if len(text) > _LONG else _at_once
         try:
             document, found, plan = await self._read(text, context, aside)
@@ -168,7 +168,7 @@ class Transcript:
         """The blocks of a text, its tools and its calls.
 
         Raises:
-            _TooLarge: it is above a limit.
+            _TooLarge: the text exceeds a limit.
         """
         config = self._config
         if len(text) > config.max_text:
@@ -195,7 +195,7 @@ class Transcript:
         return document, found, plan
 
     def _too_large(self, large: _TooLarge, context: CallContext | None, language: Language) -> TextOutcome:
-        """A text above a limit does not run at all."""
+        """The outcome of a text that exceeds a limit: nothing runs."""
         row = tam.PROBLEM_CODES["text_too_large"]
         message = say(tam.WORDS["too_many"], has=large.has, limit=large.limit)
         problem = tam.Problem(row.severity, "text_too_large", message, row.repair)
@@ -209,7 +209,7 @@ class Transcript:
     async def _look_up(
         self, document: tam.Document, context: CallContext | None, aside: Aside
     ) -> dict[str, _FoundTool]:
-        """Written tool id → tool, for every command in the text that means one."""
+        """The tool of every command that names one, by the id as written."""
         found: dict[str, _FoundTool] = {}
         for tool in await aside(tam.named_tools, document):
             try:
@@ -226,7 +226,7 @@ class Transcript:
         await self._compiler.prepare(context)
         try:
             return [spec.id for spec in self._tools.list(context=context)]
-        except TavernError:  # the profile: each call says so
+        except TavernError:  # the profile cannot be read: each call reports that
             return []
 
     def _damaged(
@@ -252,26 +252,26 @@ class Transcript:
         *,
         most: int,
     ) -> list[Step]:
-        """Run the blocks in their order; of independent ones that only read, `most` at the same time."""
+        """Run the blocks in order; up to `most` independent read-only blocks run at the same time."""
         steps: list[Step] = []
         for number, group in enumerate(_groups(blocks, found, most)):
             if len(group) == 1:
                 steps += await self._run_block(group[0], found, context)
             else:
                 running = (self._run_block(calls, found, context) for calls in group)
-                # Each ends before an error of one is passed on: a call that has begun is recorded with its result.
+                # All end before an error of one is raised: a call that has begun is recorded with its result.
                 for done in await asyncio.gather(*running, return_exceptions=True):
                     if isinstance(done, BaseException):
                         raise done
                     steps += done
             if number % _TURN == _TURN - 1:
-                await asyncio.sleep(0)  # tools that never wait must not keep the loop from others
+                await asyncio.sleep(0)  # tools that never wait must not block the loop
         return steps
 
     async def _run_block(
         self, calls: list[tam.TamCall], found: Mapping[str, _FoundTool], context: CallContext | None
     ) -> list[Step]:
-        """Run one block; a chain stops at its first failure unless that step says otherwise."""
+        """Run one block; a chain stops at its first failure unless the failed step says otherwise."""
         if len(calls) > 1:
             refusals = [
                 await self._caller.preview_call(found[call.tool].spec.id, _known(call.arguments), context, at)
@@ -330,7 +330,7 @@ def _block_of(call: tam.TamCall) -> int:
 def _groups(
     blocks: Sequence[list[tam.TamCall]], found: Mapping[str, _FoundTool], most: int
 ) -> Iterator[list[list[tam.TamCall]]]:
-    """Blocks that may run at the same time."""
+    """Groups of blocks that may run at the same time."""
     group: list[list[tam.TamCall]] = []
     for calls in blocks:
         if group and not (len(group) < most and _reads(calls, found) and _reads(group[-1], found)):
@@ -342,12 +342,12 @@ def _groups(
 
 
 def _reads(calls: list[tam.TamCall], found: Mapping[str, _FoundTool]) -> bool:
-    """Whether a block is one call that changes nothing."""
+    """Whether a block is one read-only call."""
     return len(calls) == 1 and not calls[0].retry and found[calls[0].tool].spec.read_only
 
 
 def _known(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments that do not wait for the answer of an earlier step."""
+    """The arguments that do not depend on the answer of an earlier step."""
     return {name: value for name, value in arguments.items() if not isinstance(value, tam.Reference)}
 
 
@@ -362,7 +362,7 @@ def _problem_json(problem: tam.Problem) -> dict[str, Any]:
 
 
 def _command(block: tam.Block | None) -> str:
-    """The first command of a block, valid or not; empty when there is none."""
+    """The first command of a block, valid or not; empty: there is none."""
     fields = block.fields if block is not None else ()
     return next((f.value.strip()[:200] for f in fields if fold(f.key).startswith("command")), "")
 

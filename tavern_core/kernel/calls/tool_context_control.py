@@ -1,4 +1,4 @@
-"""One running call, as its tool and its observers see it."""
+"""The running call as its tool and its observers see it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tavern_core.schema.redact import named_secrets
 
 _LONGEST_LINE: Final = 2_000
 _BETWEEN_S: Final = 0.05
-"""What comes quicker than that is left out, but for the end."""
+"""Progress that follows sooner is dropped, except the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a call is."""
+    """The progress of a call."""
 
     done: float
     total: float | None = None
@@ -44,12 +44,12 @@ class Progress:
 
 
 on_progress: Final[ContextVar[Callable[[Progress], None] | None]] = ContextVar("tavern_on_progress", default=None)
-"""Receives the progress of inner calls; the runner of a job sets it."""
+"""Receives the progress of nested calls. Set by the runner of a job."""
 
 on_left_behind: Final[ContextVar[Callable[[Future[Any]], None] | None]] = ContextVar(
     "tavern_on_left_behind", default=None
 )
-"""Gets what a call within could not stop, and is done when that has ended: what runs a job sets it."""
+"""Receives a future for work that a nested call could not stop, done when it ends. Set by the runner of a job."""
 
 
 class CallControl:
@@ -78,24 +78,24 @@ class CallControl:
         self._hidden: KnownSecrets | None = None
 
     def hide(self, secrets: KnownSecrets) -> None:
-        """Take what is renewed of `secrets` out of all that the tool says from now on."""
+        """Also remove renewed values of `secrets` from the tool's output from now on."""
         self._hidden = secrets
 
     def _secrets(self) -> frozenset[str]:
-        """What the host knows to be secret, and what came in where the schema or a name says so."""
+        """Known secrets, and arguments that a schema or a name marks as secret."""
         call, plan = self._call, self._call.plan
         marked = plan.arguments.marked(call.values) if plan is not None and plan.arguments.marked is not None else ()
         renewed = () if self._hidden is None else self._hidden.renewed
         return frozenset([*self._known.values, *renewed, *marked, *named_secrets([call.arguments, call.values])])
 
     def _shown(self, text: str, length: int) -> str:
-        """The beginning of a text of the tool, without secrets, and without what looks like one."""
+        """The beginning of a text of the tool, without known secrets and without text that looks like one."""
         plan = self._call.plan
         return str(plan.redact(redact_values(text, self._secrets())[:length])) if plan is not None else ""
 
     @property
     def is_cancelled(self) -> bool:
-        return self._call.seconds == 0 or is_given_up(self._call)  # no timer rings on the thread of `invoke_sync`
+        return self._call.seconds == 0 or is_given_up(self._call)  # no timer fires on the thread of `invoke_sync`
 
     @property
     def is_again(self) -> bool:
@@ -103,13 +103,13 @@ class CallControl:
 
     @property
     def resume_point(self) -> ResumePoint | None:
-        """Of the job whose own call this is; None: it is no job, or a call within one."""
+        """The resume point of the job whose own call this is; None: no job, or a nested call."""
         point = resume_point.get()
         return point if point is not None and point.is_of(self._call.arguments) else None
 
     @property
     def definition(self) -> str:
-        """Names the tool as it is defined."""
+        """Identifies the tool's definition."""
         assert self._call.plan is not None
         return definition_of(self._call.plan.spec)
 
@@ -168,7 +168,7 @@ class CallControl:
 
 
 def _without(question: Question, secrets: frozenset[str]) -> Question:
-    """A question as a person or a model reads it, and as it is stored with a job."""
+    """A question as a person or a model reads it, and as it is stored with a job: without secrets."""
     if not secrets:
         return question
     prompt, schema, request = (

@@ -1,4 +1,4 @@
-"""What the store did not take of calls with keys: known while this host is open, and made good as soon as the store works.
+"""Answers and keys that the store did not accept: held while this host is open, written once the store works.
 
 an answer                  is stored
 the key of a call that     is removed, where it was stored nevertheless: other processes wait for it
@@ -28,16 +28,16 @@ class UnstoredKeys:
         self._records = records
         self._owed = UnwrittenChanges("tavern-keys")
         self._answers: dict[str, tuple[ToolResult, str]] = {}
-        """Answers that are not stored, by their keys, with the digest of the arguments."""
+        """Answers that are not stored, by key, with the digest of the arguments."""
         self._sent: set[str] = set()
-        """Data of records that are being written or removed in a thread."""
+        """The data of records that a thread is writing or removing."""
 
     def answer(self, key: str) -> tuple[ToolResult, str] | None:
         """An answer that is not stored yet, and the digest of its arguments."""
         return self._answers.get(key)
 
     def send(self, record: Record, method: Callable[..., Any], *args: Any) -> Any:
-        """Write or remove the record of a call, in a thread."""
+        """Write or remove the record of a call in a thread."""
         self._sent.add(record.data)
         try:
             return method(*args)
@@ -67,11 +67,11 @@ class UnstoredKeys:
         self._owed.owe(name, change)
 
     def owe_removal(self, record: Record) -> None:
-        """Remove the key of a call that does not run later."""
+        """Later remove the key of a call that does not run."""
         self._owed.owe(f"key {record.data}", partial(self._removed, record), is_dispensable=True)
 
     def _removed(self, record: Record) -> bool:
-        if record.data in self._sent:  # it may yet be written, or removed a second time, when the key is another call's
+        if record.data in self._sent:  # a second write or removal could hit the record of another call
             return False
         found = self._records.get(record.kind, record.key)
         if found is not None and (found.state, found.data) == (RUNNING, record.data):
@@ -79,5 +79,5 @@ class UnstoredKeys:
         return True
 
     def close(self) -> None:
-        """Make good what can be, a last time. Raises StateDamaged."""
+        """Try to write everything for the last time. Raises StateDamaged."""
         self._owed.close()
