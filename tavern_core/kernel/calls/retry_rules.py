@@ -1,7 +1,7 @@
 """Whether a failed call may be made again, and when.
 
     outcome none                                 nothing happened: retry a transient failure
-    outcome unknown, the tool is idempotent   calling twice has the effect of once: retry a transient failure
+    outcome unknown, the tool is idempotent      calling twice has the effect of once: retry a transient failure
     outcome unknown, its upstream has the key    the upstream makes it once: retry a transient failure
     outcome unknown, any other tool              never retry
     outcome done                                 never retry
