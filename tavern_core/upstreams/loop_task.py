@@ -24,7 +24,7 @@ class LoopTask(Generic[T]):
         loop: of the host.
     """
 
-    __slots__ = ("_answers", "_errors", "_loop", "_ours", "_task", "_waiter", "_work")
+    __slots__ = ("_answers", "_errors", "_is_given_up", "_loop", "_ours", "_task", "_waiter", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
         self._work = work
@@ -34,6 +34,8 @@ class LoopTask(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._answers: list[T] = []
         self._errors: list[BaseException] = []
+        self._is_given_up = False
+        """The caller was cancelled."""
 
     async def answer(self) -> T:
         """What the work returns or raises; cancelling the caller cancels it."""
@@ -51,6 +53,7 @@ class LoopTask(Generic[T]):
         return self._answers[0]
 
     async def _cancelled(self) -> None:
+        self._is_given_up = True
         if self._loop is self._ours:
             self._cancel()
             if self._task is not None:
@@ -73,9 +76,12 @@ class LoopTask(Generic[T]):
         try:
             self._answers.append(await self._work)
         except GeneratorExit:
-            self._errors.append(ConnectionLost("the host was closed before there was an answer", outcome="unknown"))
+            self._errors.append(_closed())
             self._wake()
             raise
+        except asyncio.CancelledError as error:
+            is_ours = self._is_given_up or not self._task.cancelling()  # else the host ends what is left when it closes
+            self._errors.append(error if is_ours else _closed())
         except BaseException as error:  # noqa: BLE001 - the caller gets it as it is, and the loop goes on
             self._errors.append(error)
         self._wake()
@@ -83,7 +89,7 @@ class LoopTask(Generic[T]):
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not self._answers and not self._errors:  # it was cancelled before it began
             self._work.close()
-            self._errors.append(asyncio.CancelledError())
+            self._errors.append(asyncio.CancelledError() if self._is_given_up else _closed())
             self._wake()
 
     def _wake(self) -> None:
@@ -96,3 +102,7 @@ class LoopTask(Generic[T]):
     def _settle(self) -> None:
         if not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _closed() -> ConnectionLost:
+    return ConnectionLost("the host was closed before there was an answer", outcome="unknown")

@@ -113,6 +113,8 @@ class UpstreamSession:
         if not (owners := list(self._owners)):
             return
         self._end.set()
+        if self._owner is not None and self.state == "connecting":
+            self._owner.cancel()  # nothing is lost by it, and it could take long
         _, late = await asyncio.wait(owners, timeout=CLOSE_S + 1)
         for owner in late:
             owner.cancel()
@@ -179,7 +181,7 @@ class UpstreamSession:
             opened.set_result(connection)
             await self._until_unused(end)
         except BaseException as error:
-            self._failed(opened, error)
+            self._failed(opened, self._closed_error() if end.is_set() and self.state == "connecting" else error)
             if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
         finally:
@@ -243,6 +245,10 @@ class UpstreamSession:
             outcome="unknown",
             retryable=True,
         )
+
+    def _closed_error(self) -> ConnectionLost:
+        text = f"{self._name} is not connected to: the connection was closed while it was being opened"
+        return ConnectionLost(text, outcome="none", retryable=True)
 
     def try_at_once(self) -> None:
         """Forget the pause: the operator wants it tried now."""

@@ -229,6 +229,43 @@ def test_a_question_of_an_upstream_is_answered_on_the_loop_of_the_caller(is_asyn
     assert (loops["asked"] is loops["upstream"]) == (not is_async)
 
 
+@pytest.mark.anyio
+async def test_a_connection_that_is_closed_while_it_is_opened_is_given_up_at_once(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    class Slow(System):
+        async def open(self, upstream: Upstream) -> Connection:
+            if self.connected:
+                begun.set()
+                await asyncio.get_running_loop().create_future()
+            return await super().open(upstream)
+
+    async with opened(Slow(), tmp_path) as host:
+        await host.upstreams.connect("toy")
+        await host.upstreams.disconnect("toy")
+        waiting = asyncio.create_task(host.invoke("toy:echo", {"x": 1}))
+        await asyncio.to_thread(begun.wait)
+        await host.upstreams.disconnect("toy")
+        error = (await waiting).error
+    assert error is not None and (error.kind, error.outcome) == ("CONNECTION_LOST", "none")
+    assert "closed while it was being opened" in error.message
+
+
+@pytest.mark.anyio
+async def test_what_runs_when_the_host_closes_is_a_lost_connection_and_cancels_no_caller(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    async def log_in(*_: Any) -> None:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    async with opened(System(log_in=log_in), tmp_path) as host:
+        waiting = asyncio.create_task(host.upstreams.connect("toy", show=print))
+        await asyncio.to_thread(begun.wait)
+    with pytest.raises(ConnectionLost, match="the host was closed"):
+        await waiting
+
+
 def test_a_cancellation_that_no_one_asked_for_is_a_lost_connection(tmp_path: Path) -> None:
     async def given_up(*_: Any) -> Any:
         raise asyncio.CancelledError

@@ -45,6 +45,8 @@ class System:
     listed: int = 0
     turns_to_close: int = 0
     """Turns of the loop that closing a connection takes."""
+    log_in: Callable[..., Any] | None = None
+    """`contract.adapters.LogsIn.log_in`."""
     settings: list[Mapping[str, Any]] = field(default_factory=list)
     upstreams: list[Upstream] = field(default_factory=list)
 
@@ -59,6 +61,8 @@ class System:
     def plugin(self) -> Plugin:
         """The plugin that contributes the adapter of kind ``toy``."""
         adapter = SimpleNamespace(settings=SETTINGS, targets=frozenset({"url", "command"}), connect=self.open)
+        if self.log_in is not None:
+            adapter.log_in = self.log_in
 
         @hookimpl
         def tavern_register_adapters() -> dict[str, Any]:
