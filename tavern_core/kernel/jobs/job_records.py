@@ -1,4 +1,4 @@
-"""Stored jobs: one record for the job, one for its result, which may be large. Each change is an event (`JOB_CHANGED`)."""
+"""Stored jobs: one record per job, and one for its result, which may be large. Each change emits `JOB_CHANGED`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KIND: Final = "job"
 RESULT: Final = "job-result"
 ANSWER: Final = "job-answer"
 _LONGEST_S: Final = 90 * 86_400.0
-"""How long a job is stored that waits, or whose process has died. One that runs is stored until it ends."""
+"""How long a job is stored that waits, or whose process has died. A running job is stored until it ends."""
 _MOST_SEARCHED: Final = 10_000
 LOST: Final = ToolError(
     "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
@@ -43,24 +43,25 @@ NEVER_BEGUN: Final = ToolError(
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job with what only its host needs."""
+    """A job, and the facts that only its host needs."""
 
     job: Job
     record: Record
     facts: Mapping[str, Any]
     """`process`, `caller` (a context as JSON; None: the host), `arguments` (None: not stored), `key`, `door`, `user`, `approval`,
-    `point` (what finds its work at another system), `followed` (see `ResumePoint.followed`), `named` (see `BackgroundCallRequest.named`)."""
+    `point` (finds its work in another system), `followed` (see `ResumePoint.followed`), `named` (see
+    `BackgroundCallRequest.named`)."""
     is_lost: bool = False
-    """Its process has ended before it did."""
+    """Whether its process ended before the job did."""
 
 
 class JobRecords:
-    """The jobs of one store; each change is reported.
+    """The jobs of one store. Every change emits an event.
 
     Args:
         seconds: how long a job stays stored after its end.
         disk: redacts secrets before storing.
-        mode: how a slow store is asked.
+        mode: how calls of a slow store run.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class JobRecords:
         self._recorder = recorder
 
     async def aside(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Ask the store; a slow one in a thread: the loop serves other calls."""
+        """Call the store; a slow store in a thread, so that the loop can serve other calls."""
         if self.store.is_quick:
             return method(*args, **options)
         return await self.mode.guarded(partial(method, *args, **options), seconds=None)  # type: ignore[no-any-return]
 
     def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> StoredJob | None:
-        """Keep a new job; the one that has its id already, if there is one."""
+        """Store a new job; return the stored job with the same id, if there is one."""
         known = self.store.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, 0.0))
         return None if known is None else self._kept(known, {}) or StoredJob(job, known, {})
 
@@ -91,19 +92,20 @@ class JobRecords:
     def list(
         self, owner: str | None, states: tuple[str, ...], most: int, tools: Collection[str] = ()
     ) -> list[StoredJob]:
-        """Jobs, newest first. One whose process has ended counts as failed, unless it waits for an answer that may still come.
+        """Jobs, newest first. A job whose process has ended counts as failed, unless an answer to it may still come.
 
         Args:
             tools: only calls of one of these ids; empty: of any tool.
         """
         alive: dict[str, bool] = {}
-        is_sure = not tools and ENDED.issuperset(states)  # else some of those that are found do not fit
+        is_sure = not tools and ENDED.issuperset(states)  # otherwise some of the records found may not match
         records = [*self.store.list(KIND, owner=owner, states=states, most=most if is_sure else _MOST_SEARCHED)]
         if "failed" in states:
             unsure = tuple(state for state in ("queued", "running", "input_required") if state not in states)
             records += self.store.list(KIND, owner=owner, states=unsure, most=_MOST_SEARCHED) if unsure else ()
             records.sort(key=lambda record: record.created, reverse=True)
-        if named := [f'"tool":{to_json(tool).decode()}' for tool in tools]:  # parsing all takes ten times as long
+        # Parsing all records takes ten times as long.
+        if named := [f'"tool":{to_json(tool).decode()}' for tool in tools]:
             records = [record for record in records if any(name in record.data for name in named)]
         found = filter(self._is_current, (self._kept(record, alive) for record in records))
         fitting = (
@@ -114,7 +116,7 @@ class JobRecords:
         return builtins.list(islice(fitting, most))
 
     def _is_current(self, kept: StoredJob | None) -> bool:
-        """Whether a job is shown; one whose process has died long ago is removed."""
+        """Whether a job is listed; a job whose process died long ago is removed."""
         is_old = kept is not None and kept.is_lost and time.time() - kept.job.updated > _LONGEST_S
         if is_old and kept is not None:
             self.store.remove(KIND, kept.job.id)
@@ -138,7 +140,7 @@ class JobRecords:
         return kept.job
 
     def keep(self, id: str, when: Callable[[StoredJob], bool], **facts: Any) -> None:  # noqa: A002 - the job's
-        """`change` for facts that only the host needs, which are not reported."""
+        """`change` for facts that only the host needs; emits no event."""
         self._changed(id, lambda job: job, when, facts)
 
     def _changed(
@@ -157,7 +159,7 @@ class JobRecords:
                 return StoredJob(job, record, known)
 
     def leave_answer(self, id: str, question: str, value: Any) -> bool:  # noqa: A002 - the job's
-        """Leave the answer to a question for whichever process runs the job; False: another answer came first."""
+        """Store the answer to a question for the process that runs the job; False: another answer came first."""
         now = time.time()
         text = to_json({"value": value}).decode()
         own = Record(ANSWER, f"{id}\x1f{question}", "", "given", text, now, now + self._seconds)
@@ -167,15 +169,15 @@ class JobRecords:
         return is_corrupt and self.store.replace(replace(own, version=known.version))
 
     def answer_left(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
-        """The answer that was left to a question; none or one."""
+        """The stored answer to a question; none or one."""
         record = self.store.get(ANSWER, f"{id}\x1f{question}")
         try:
             return [] if record is None else [json.loads(record.data)["value"]]
-        except (ValueError, KeyError, TypeError):  # it is corrupt
+        except (ValueError, KeyError, TypeError):  # the record is corrupt
             return []
 
     def forget_answer(self, id: str, question: str) -> None:  # noqa: A002 - the job's
-        """Remove the answer that was left to a question: the job has it."""
+        """Remove the stored answer to a question, once the job has it."""
         self.store.remove(ANSWER, f"{id}\x1f{question}")
 
     def put_result(self, id: str, owner: str, result: ToolResult) -> None:  # noqa: A002 - the job's
@@ -195,7 +197,7 @@ class JobRecords:
         """A record as a job.
 
         Args:
-            alive: process → whether it runs, if checked; None: trust the record.
+            alive: process → whether it is alive, as far as checked; None: trust the record.
         """
         try:
             data = json.loads(record.data)
@@ -213,7 +215,7 @@ class JobRecords:
             process = str(facts.get("process", ""))
             if process not in alive:
                 alive[process] = self.store.is_present(process)
-            # A job that asks is made again from its beginning when it is resumed; a run keeps its questions itself.
+            # A job with questions starts again from its beginning when it is resumed; a run stores its own questions.
             is_waiting = facts.get("approval") or (job.questions and not job.id.startswith("run-"))
             if not alive[process] and not (job.status == "input_required" and is_waiting):
                 job = replace(job, status="failed", error=NEVER_BEGUN if job.status == "queued" else LOST)
@@ -227,10 +229,10 @@ class JobRecords:
         return None if not approval else denial(self.store, str(approval), job.tool)
 
     def report(self, job: Job, user: str) -> None:
-        """JOB_CHANGED. Progress is for subscribers alone: the log would fill with it.
+        """Emit JOB_CHANGED. Progress goes to subscribers only: it would fill the log.
 
         Args:
-            user: the id of its caller's user; empty: none.
+            user: the user id of its caller; empty: none.
         """
         if not self._recorder.is_on:
             return
@@ -248,12 +250,12 @@ class JobRecords:
 
 
 def ended_job(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:
-    """The job, over."""
+    """The job in its final state."""
     return replace(job, status=status, error=error, questions=(), call_id=call_id or job.call_id)
 
 
 def _text(job: Job, facts: Mapping[str, Any]) -> str:
-    error = job.error  # its members have the names of Python here, as in the jobs that are stored already
+    error = job.error  # its members have Python names here, as in the jobs that are already stored
     members: dict[str, Any] = {
         "tool": job.tool, "principal": job.principal, "updated": job.updated or job.created, "pollMs": job.poll_ms, "ttlMs": job.ttl_ms,
     }  # fmt: skip

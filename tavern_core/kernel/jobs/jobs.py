@@ -1,11 +1,11 @@
-"""`tavern.jobs`: calls that go on in the background.
+"""`tavern.jobs`: calls that continue in the background.
 
     queued → running → completed | failed | cancelled
                 ↕
           input_required: a person must approve or answer
 
-A job is stored where every process of the state folder sees it, and runs in one of them (`running_jobs.py`). A run of a workflow is
-a job with the id of the run.
+A job is stored where every process of the state folder sees it, and runs in one of them (`running_jobs.py`). A run
+of a workflow is a job with the id of the run.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Jobs(Mapping[str, Job]):
     """The jobs of a host and of every other process of its state folder.
 
     Args:
-        running: those of this process.
-        new: where further ones begin.
-        compiler: knows the plan of a tool, as for a call.
+        running: the jobs of this process.
+        new: starts further jobs.
+        compiler: has the plan of a tool, as for a call.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Jobs(Mapping[str, Job]):
         """Jobs, newest first, those of other processes and runs of workflows included.
 
         Args:
-            status: only in this status, or one of these.
+            status: only jobs in this status, or in one of these.
             tool: only calls of this tool.
-            context: only those of this caller; None: of all.
+            context: only jobs of this caller; None: of all callers.
 
         Raises:
             UsageError: there is no such status, or an argument has the wrong type (USAGE).
@@ -108,7 +108,7 @@ class Jobs(Mapping[str, Job]):
         return tuple(sorted(listed, key=lambda job: job.created, reverse=True)[:most])
 
     def find(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """One job as it is now.
+        """The current state of one job.
 
         Args:
             context: the caller; None: the host.
@@ -119,14 +119,14 @@ class Jobs(Mapping[str, Job]):
         return self._found(id, context)[0]
 
     def get(self, id: str, default: Any = None, *, context: CallContext | None = None) -> Any:  # noqa: A002 - the job's
-        """`find`, and `default` if there is none."""
+        """`find`, or `default` if there is no such job."""
         try:
             return self.find(id, context=context)
         except JobNotFound:
             return default
 
     def result(self, id: str, *, context: CallContext | None = None) -> ToolResult:  # noqa: A002 - the job's
-        """The outcome of a job; of one that is not over, a result with status ``job`` that says how far it is. Raises as `find`."""
+        """The outcome of a job; of an unfinished one, a result with status ``job`` and its progress. See `find`."""
         job, kept = self._found(id, context)
         if (known := self._records.result(id)) is not None:
             running_call_has_read(sources_of(known))
@@ -134,7 +134,7 @@ class Jobs(Mapping[str, Job]):
         if job.is_over:
             if job.error is not None:
                 return ToolResult(False, error=job.error, job=id)
-            if kept is None or kept.is_lost or kept.facts.get("approval"):  # a run, which was resumed
+            if kept is None or kept.is_lost or kept.facts.get("approval"):  # a run that was resumed
                 known = (
                     None
                     if self._engines.runs is None
@@ -147,9 +147,9 @@ class Jobs(Mapping[str, Job]):
         return ToolResult(True, handle(job), status=status, job=id)
 
     async def wait(self, id: str, seconds: float | None = None, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """Wait until a job is finished or has a question, for at most `seconds`; the job at that time.
+        """Wait until a job has finished or asks a question, at most `seconds`; return its state at that time.
 
-        A job that waits for another one has no slot meanwhile, and waits for one before it goes on.
+        A job that waits for another one releases its slot meanwhile, and takes one again before it continues.
 
         Raises as `find`; UsageError: `seconds` is not a number (USAGE).
         """
@@ -169,7 +169,9 @@ class Jobs(Mapping[str, Job]):
                 pause = min(pause * 1.5, self._new.poll_ms / 1000)
 
     def look(self, id: str, *, context: CallContext | None = None) -> tuple[Job, bool]:  # noqa: A002 - the job's
-        """A job, and whether it has a question without an answer: its process takes up an answer, or a cancellation, a moment later.
+        """A job, and whether it has an unanswered question.
+
+        Its process reacts to an answer or a cancellation a moment later.
 
         Raises as `find`.
         """
@@ -182,7 +184,7 @@ class Jobs(Mapping[str, Job]):
         if kept is None or not records.store.is_present(str(kept.facts.get("process"))):
             return job, True
         approval = kept.facts.get("approval")
-        if job.id.startswith("run-") and not approval:  # it says itself which of its questions are open
+        if job.id.startswith("run-") and not approval:  # a run knows which of its questions are open
             return job, bool(job.questions)
         return job, not all(
             not self._is_pending(name) if name == approval else records.answer_left(id, name)
@@ -192,7 +194,7 @@ class Jobs(Mapping[str, Job]):
     def _is_pending(self, approval: str) -> bool:
         try:
             return self._approvals.get(approval).state == "pending"
-        except UsageError:  # it has expired, which the job sees in a moment
+        except UsageError:  # it has expired, which the job will see in a moment
             return False
 
     # Changing ------------------------------------------------------------------------------------------------------------
@@ -217,14 +219,15 @@ class Jobs(Mapping[str, Job]):
         before = cancellations()
         try:
             request = request.of(await self._compiler.find(tool, context))
-        except BaseException as error:  # of a plugin, too: the job itself says why its tool cannot be called
+        # Including errors of a plugin: the job itself reports why its tool cannot be called.
+        except BaseException as error:
             is_ours = isinstance(error, asyncio.CancelledError) and cancellations() > before
             if is_ours or isinstance(error, KeyboardInterrupt | GeneratorExit):
                 raise
         return await self._new.begin(request, self._records.mode, None)
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
-        """Ask a job to end, in any process; False: it is finished already. Raises as `find`."""
+        """Request the end of a job in any process; False: it has finished already. Raises as `find`."""
         job, kept = self._found(id, context)
         if job.is_over:
             return False
@@ -250,9 +253,10 @@ class Jobs(Mapping[str, Job]):
         """Answer a question of a job; False: it has no open question, or another answer came first.
 
         Args:
-            value: True or False if it waits for approval, else the answer to its question.
-            question: which one, if it has several.
-            context: who answers: an approval, an approver who is not the caller of the job; a question, that caller. None: the host.
+            value: True or False if the job waits for approval, else the answer to its question.
+            question: the name of the question, if there are several.
+            context: who answers. An approval: an approver other than the job's caller. A question: the caller. None:
+                the host.
 
         Raises:
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
@@ -266,20 +270,20 @@ class Jobs(Mapping[str, Job]):
         if not asked:
             return False
         if is_approver and (kept is None or kept.facts.get("approval") not in asked):
-            self._found(id, context)  # a question is for the caller of the job
+            self._found(id, context)  # only the job's caller may answer a question
         if not question and len(asked) > 1:
             raise UsageError(f"{id} asks {len(asked)} questions", hint=f"name one of {', '.join(asked)}")
         name = question or next(iter(asked))
         if name not in asked:
             raise UsageError(f"{id} does not ask {name!r:.80}", hint=did_you_mean(name, asked) or ", ".join(asked))
-        # What the host wrote down, not what a question looks like: a tool names its questions as it likes.
+        # Decided by the stored fact and not by the question: tools choose the names of their questions.
         if kept is not None and kept.facts.get("approval") == name:
             return self._decide(id, name, value, context)
         if kept is not None and not id.startswith("run-"):
             if (running := self._running.get(id)) is None or running.task is None:
                 if why := mismatch(Question.from_json(asked[name]), value):
                     raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
-                return self._records.leave_answer(id, name, value)  # for the process in which it runs
+                return self._records.leave_answer(id, name, value)  # for the process that runs the job
             give_answer(self._records, running, name, value)
             return True
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
@@ -294,12 +298,13 @@ class Jobs(Mapping[str, Job]):
         return True
 
     async def resume(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """Start a job again whose process ended, as its own caller: one that had not begun, or whose tool may do the same twice or
-        finds its work again; or a run of a workflow.
+        """Start a job again whose process has ended; its caller stays the same.
+
+        Possible for a job that had not begun, or whose tool may run twice or finds its work again; and for a run.
 
         Raises:
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
-            UsageError: it runs, is finished, may have happened, or its arguments held secrets (USAGE).
+            UsageError: it runs, has finished, may have had an effect, or its arguments contained secrets (USAGE).
         """
         job, kept = await self._records.aside(self._found, id, context)
         runs = self._engines.runs
@@ -332,23 +337,23 @@ class Jobs(Mapping[str, Job]):
         await runs.resume(job.id)
 
     def _check_lost(self, job: Job, kept: StoredJob) -> None:
-        """Did its process end before it did, and may it be made again? Raises UsageError (USAGE)."""
+        """Return if its process ended before the job did, and the job may start again. Raises UsageError (USAGE)."""
         if job.error is None or job.error.kind != "CONNECTION_LOST":
             raise UsageError(f"{job.id} is {job.status}: there is nothing to resume", hint="start it again")
-        # Its key is stored before its tool runs, so while it holds, it gives the answer that there is, or says that it is unknown.
+        # Its key is stored before its tool runs. While the key is held, it gives the stored answer, or "unknown".
         is_keyed = kept.facts.get("key") is not None and time.time() < job.created + self._new.key_s
         is_safe = is_keyed or bool(kept.facts.get("again") or kept.facts.get("point"))
         if job.error.outcome != "none" and not is_safe:
             raise UsageError(
                 f"{job.id} had started, and it is unknown whether it happened", hint="look, then start it again"
             )
-        if not kept.is_lost:  # its process has seen its end
+        if not kept.is_lost:  # its process recorded its end
             raise UsageError(
                 f"{job.id} is over: there is nothing to resume", hint=f"`tavern jobs show {job.id}` shows its error"
             )
 
     def _taken_up(self, running: RunningJob, found: StoredJob) -> Job | None:
-        """Take over a job of another process; None: it has changed since it was found."""
+        """Take over a job of another process; None: it has changed since it was read."""
         id_, process = running.id, self._running.process
 
         def is_as_found(kept: StoredJob) -> bool:
@@ -361,14 +366,14 @@ class Jobs(Mapping[str, Job]):
         asked = [str(question["id"]) for question in found.job.questions]
         running.known += [(name, value) for name in asked for value in self._records.answer_left(id_, name)]
         answers = self._records.disk.arguments({"given": [*running.known]}) or {}
-        has_request = self._records.store.get(END, id_) is not None  # to the process that has ended
+        has_request = self._records.store.get(END, id_) is not None  # addressed to the process that has ended
         try:
             changed = self._records.change(
                 id_, again, is_as_found, process=process, answers=answers.get("given", ()), asked=running.has_asked
             )
             if changed is not None and has_request:
                 self._records.store.remove(END, id_)
-        except StateDamaged:  # it may be stored as ours nevertheless, and no process runs it
+        except StateDamaged:  # the record may name this process nevertheless, and no process would run the job
             before = partial(replace, status=found.record.state, questions=found.job.questions)
             undo = partial(self._records.change, id_, before, is_ours, **found.facts)
             self._running.owed.owe(id_, undo, is_dispensable=True)
@@ -396,9 +401,9 @@ class Jobs(Mapping[str, Job]):
         )
 
     def _seen(self, kept: StoredJob) -> Job:
-        """A job as it is now. One that is a run has the state of its run: that may have been resumed since, in another process.
+        """The current state of a job. A run has its own stored state: another process may have resumed it.
 
-        One whose process was killed between its result and its end is over.
+        A job whose process was killed after storing its result, and before its end, is over.
         """
         job, runs = kept.job, self._engines.runs
         if kept.is_lost and job.status == "failed" and (result := self._records.result(job.id)) is not None:
@@ -408,12 +413,12 @@ class Jobs(Mapping[str, Job]):
         known = runs.job(job.id)
         if known is None:
             return job
-        waits_for_approval = bool(kept.facts.get("approval"))  # its run has failed, and goes on after that
+        waits_for_approval = bool(kept.facts.get("approval"))  # its run has failed, and continues after the approval
         if waits_for_approval and known.status == "failed":
             return job
         if (
             not kept.is_lost and not waits_for_approval and known.status not in ("input_required", "running")
-        ):  # its result is stored in a moment
+        ):  # its result will be stored in a moment
             return replace(job, status="running", questions=())
         updated = max(job.updated, known.updated)
         return replace(job, questions=known.questions, status=known.status, error=known.error, updated=updated)
@@ -431,7 +436,7 @@ def _request(job: Job, facts: Mapping[str, Any]) -> BackgroundCallRequest:
 
 
 def _resume_state(job: Job, facts: Mapping[str, Any], is_waiting: bool) -> ResumeState:
-    """What is stored of a job for the process that resumes it."""
+    """The stored state of a job for the process that resumes it."""
     has_asked = facts.get("asked") and job.error is not None and job.error.outcome == "none"
     return ResumeState(
         bool(has_asked) or (is_waiting and not facts.get("approval")),
@@ -442,7 +447,7 @@ def _resume_state(job: Job, facts: Mapping[str, Any], is_waiting: bool) -> Resum
 
 
 def _statuses(status: str | Collection[str], tool: str) -> tuple[str, ...]:
-    """The statuses that `Jobs.list` is asked for. Raises UsageError: there is no such status, or `tool` is not text (USAGE)."""
+    """The statuses for `Jobs.list`. Raises UsageError: there is no such status, or `tool` is not text (USAGE)."""
     if not isinstance(status, str | Collection) or not isinstance(tool, str):
         raise UsageError(
             "jobs.list takes statuses and the id of a tool", hint='jobs.list(status="running", tool="text:count")'

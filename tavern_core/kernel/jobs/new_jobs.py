@@ -1,4 +1,4 @@
-"""Beginning a job: it is stored before its caller has its id, and then handed over to run."""
+"""Starting a job: it is stored before its caller gets its id, and then passed on to run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from tavern_core.model.safe_printing import is_text
 
 _HOST: Final = host_context()
 _MOST_TRIED: Final = 100
-"""Earlier jobs of a key among which the same call is looked for."""
+"""How many earlier jobs of a key are searched for the same call."""
 
 
 class NewJobs:
-    """Where calls go on in the background (`BackgroundCalls`).
+    """Starts calls in the background (`BackgroundCalls`).
 
     Args:
         running: runs them.
-        argument_bytes: most characters of the arguments of a call.
+        argument_bytes: the largest size of a call's arguments, in characters.
         poll_ms: how long callers should wait before they poll again.
         ttl_ms: how long a job stays stored after its end.
-        key_ms: how long an idempotency key holds after it.
+        key_ms: how long an idempotency key is held after its end.
     """
 
     def __init__(self, running: RunningJobs, argument_bytes: int, poll_ms: int, ttl_ms: int, key_ms: int) -> None:
@@ -68,7 +68,7 @@ class NewJobs:
         return job
 
     def _withdraw(self, stored: tuple[Job, RunningJob | None]) -> None:
-        """The caller no longer waits for the job, and it has not begun."""
+        """Withdraw a job that has not begun and whose caller no longer waits."""
         if stored[1] is not None:
             self._cancel(stored[0])
 
@@ -83,7 +83,7 @@ class NewJobs:
         self._running.owed.owe(begun.id, undo, is_dispensable=True)
 
     def _stored_job(self, request: BackgroundCallRequest) -> tuple[Job, RunningJob | None]:
-        """A new job and what runs it; None: the same call with the same key is a job already."""
+        """A new job and its `RunningJob`; None instead of it: the same call with the same key already is a job."""
         texts = request.tool, request.purpose, request.key or ""
         if not all(isinstance(text, str) and is_text(text) for text in texts):
             raise CallMisused(
@@ -121,7 +121,9 @@ class NewJobs:
         return job, RunningJob(job.id, owner, replace(request, arguments=own, context=context), trace, outer)
 
     def _add(self, job: Job, owner: str, facts: dict[str, Any], digest: str) -> tuple[Job, bool]:
-        """Store a new job, under another id where its key was used before; or the same call with the same key, and False.
+        """Store a new job; or return the stored one of the same call with the same key, and False.
+
+        If the key was used before, the new job gets another id.
 
         Raises:
             InternalError: the store cannot be used (INTERNAL).
@@ -143,7 +145,7 @@ class NewJobs:
         return job, True
 
     def _run(self, id_: str) -> Job | None:
-        """The stored run of this id as a job; None: there is none."""
+        """The stored run with this id as a job; None: there is none."""
         runs = self._running.engines.runs
         return runs.job(id_) if runs is not None and id_.startswith("run-") else None
 
@@ -183,12 +185,12 @@ class NewJobs:
             return None
 
     def _stored(self, arguments: Any, request: BackgroundCallRequest) -> Any:
-        """Arguments as they are stored; None: they, or the key, hold secrets, and the job cannot be resumed."""
+        """Arguments as they are stored; None: they or the key contain secrets, and the job cannot be resumed."""
         is_marked = request.marked is not None and any(request.marked(arguments))
         holds_secret = is_marked or (request.key is not None and self._records.disk.text(request.key) != request.key)
         return None if holds_secret else self._records.disk.arguments(arguments)
 
 
 def _named(like: str, whole: str) -> str:
-    """An id that follows from `whole`, of the same kind as `like`."""
+    """An id derived from `whole`, with the prefix of `like`."""
     return f"{like[:4]}{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

@@ -23,21 +23,21 @@ from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolResult
 
 AGAIN_S: Final = 0.2
-"""How often the store is asked again that could not be used."""
+"""How often a store is called again that could not be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What is stored of a job for the process that resumes it."""
+    """The stored state of a job for the process that resumes it."""
 
     has_asked: bool = False
-    """It waited for an answer, or for a slot after that, when its process ended."""
+    """Whether it was waiting for an answer, or then for a slot, when its process ended."""
     point: str = ""
-    """What finds its work at another system again; see `background_call_request.ResumePoint`."""
+    """Finds its work in another system again; see `background_call_request.ResumePoint`."""
     followed: str = ""
-    """The definition of the tool whose adapter only follows that work."""
+    """The definition of a tool whose adapter only follows that work."""
     answers: tuple[tuple[str, Any], ...] = ()
-    """Each for the next question of its name."""
+    """(name, answer) pairs; each answers the next question of that name."""
 
 
 _NOT_RESUMED: Final = ResumeState()
@@ -47,43 +47,43 @@ class RunningJob:
     """A job of this process.
 
     Args:
-        owner: its caller, as the store knows it.
-        request: with arguments that no one else changes; its context is the caller, None: the host.
-        trace: `traceparent` and `tracestate` of the call that began it.
-        outer: the call that began it.
+        owner: the owner of its record in the store.
+        request: its arguments are not changed by other code; its context is the caller, None: the host.
+        trace: `traceparent` and `tracestate` of the call that began the job.
+        outer: the call that began the job.
     """
 
-    # What few jobs have is an attribute of the class until it is set.
+    # Attributes that few jobs need belong to the class until they are set.
     done: Future[ToolResult] | None = None
-    """Made for the first who waits for it."""
+    """Created for the first caller that waits for the job."""
     wake: asyncio.Event | None = None
-    """Set when the approval that it waits for is there."""
+    """Set when the approval that the job waits for is decided."""
     task: asyncio.Task[Any] | None = None
     is_cancelled = has_begun = False
     has_slot = False
-    """Whether it counts among the jobs that run."""
+    """Whether it counts as running."""
     has_ended = False
-    """Its call is over; what its tool has left behind takes no slot."""
+    """Whether its call is over; work that its tool left running takes no slot."""
     waits = 0
-    """How many answers of persons, and other jobs, it waits for; meanwhile it has no slot."""
+    """How many answers and other jobs it waits for; while there are any, it has no slot."""
     is_waiting = False
-    """For an approval: its tool does not run."""
+    """Whether it waits for an approval: its tool is not running."""
     is_entering = False
-    """Its tool has its answers, and waits for a slot before it goes on."""
+    """Whether its tool has its answers and waits for a slot before it continues."""
     is_left = False
-    """Its host closes: what has not ended by itself stays as it is stored, to be resumed."""
+    """Whether its host is closing: if unfinished, it stays stored as it is, to be resumed."""
     call_id = ""
-    """Of its call, once that has ended."""
+    """The id of its call, once the call has ended."""
     saved_at = 0.0
-    """When its progress was stored, on the monotonic clock."""
+    """When its progress was last stored, on the monotonic clock."""
     progress: Mapping[str, Any] | None = None
-    """The newest that is to be stored."""
+    """The latest progress that has to be stored."""
     saving: asyncio.Task[None] | None = None
-    """Stores its progress where the store is slow."""
+    """Stores its progress if the store is slow."""
     is_shown = True
-    """Whether its questions are stored as they are."""
+    """Whether its current questions have been stored."""
     is_elsewhere = False
-    """Its record is not this process's any more: it was cancelled or taken up elsewhere before it began."""
+    """Whether its record belongs to another process: it was cancelled or taken over before it began."""
 
     def __init__(
         self,
@@ -106,27 +106,27 @@ class RunningJob:
         self.has_asked = resumed.has_asked
         self.point, self.followed = resumed.point, resumed.followed
         self.left: list[Future[Any]] = []
-        """Threads of it that could not be stopped."""
+        """Its threads that could not be stopped."""
         self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
-        """What its tool asks now, and where the answer is waited for."""
+        """The open questions of its tool, each with a future for the answer."""
         self.known: list[tuple[str, Any]] = [*resumed.answers]
-        """Answers of the process that ran it before that its tool has not got yet."""
+        """Answers given in an earlier process, which its tool has not received yet."""
         self.given: list[tuple[str, Any]] = []
-        """The answers that its tool has got: another process gives them again."""
+        """The answers that its tool has received: a resuming process gives them again."""
         self.entering = asyncio.Lock()
-        """Held while it gets its slot back."""
+        """Held while the job takes its slot again."""
         self.storing = threading.Lock()
-        """Held while questions and answers change or are stored: the newest are stored last."""
+        """Held while questions and answers change or are stored, so that the latest are stored last."""
 
 
 class JobRunner(Protocol):
-    """What runs a job, for the parts that its tool uses; see `RunningJobs`."""
+    """The parts of `RunningJobs` that a job's tool uses."""
 
     records: JobRecords
 
     @property
     def is_full(self) -> bool:
-        """Whether a job that gives its slot back may have to wait for the next one."""
+        """Whether a job that releases its slot may have to wait for the next one."""
         ...
 
     def without_slot(self, running: RunningJob) -> AbstractAsyncContextManager[None]:
@@ -134,7 +134,7 @@ class JobRunner(Protocol):
         ...
 
     async def keep_point(self, running: RunningJob, text: str, followed: str) -> None:
-        """Store what finds the work of the job again."""
+        """Store the text that finds the job's work again."""
         ...
 
 
@@ -156,7 +156,7 @@ class JobPoint:
 
 
 class JobConversation:
-    """What the tool of a job asks stays open with the job until it is answered; see `Jobs.answer`."""
+    """Keeps the questions of a job's tool open until they are answered; see `Jobs.answer`."""
 
     def __init__(self, runner: JobRunner, running: RunningJob) -> None:
         self._runner, self._running, self._records = runner, running, runner.records
@@ -185,28 +185,28 @@ class JobConversation:
                     await self._show()
             return answers
         except asyncio.CancelledError:
-            if self._running.is_left:  # nothing was changed before the question, so the key of the call is free again
+            if self._running.is_left:  # nothing was changed before the question, so the key of the call is released
                 raise unanswered(questions) from None
             raise
         finally:
             for name, future in waits.values():
-                if asked.get(name, (None, None))[1] is future:  # it ends unanswered
+                if asked.get(name, (None, None))[1] is future:  # the question ends without an answer
                     del asked[name]
-            if not self._running.is_left:  # else it is stored as it is, for the process that resumes it
+            if not self._running.is_left:  # otherwise the stored questions stay for the process that resumes the job
                 self._running.is_entering = False
             await self._go_on()
 
     async def _go_on(self) -> None:
-        """Let the tool go on when the store says that it does not wait: after a kill, what waits is made again."""
+        """Continue once the store records that the job does not wait: after a kill, a waiting job starts again."""
         running = self._running
-        while not running.is_left:  # else its questions stay open for the process that resumes it
+        while not running.is_left:  # otherwise its questions stay open for the process that resumes it
             await self._show()
             if running.is_shown or running.is_cancelled:
                 return
             await asyncio.sleep(AGAIN_S)
 
     def _known(self, name: str, question: Question) -> list[Any]:
-        """The answer that another process had got to this question, which is taken out by that; none or one."""
+        """Take the answer that an earlier process received to this question; none or one."""
         running = self._running
         for at, (of, answer) in enumerate(running.known):
             if of == name and not mismatch(question, answer):
@@ -219,7 +219,7 @@ class JobConversation:
         await self._records.aside(show_questions, self._records, self._running)
 
     def log(self, level: LogLevel, message: str) -> None:
-        pass  # the log of the process has it
+        pass  # already in the log of the process
 
 
 def show_questions(records: JobRecords, running: RunningJob) -> None:
@@ -238,18 +238,18 @@ def show_questions(records: JobRecords, running: RunningJob) -> None:
 
 
 def give_answer(records: JobRecords, running: RunningJob, name: str, value: Any) -> None:
-    """Hand an answer to the tool that asked, from any thread.
+    """Pass an answer to the tool that asked, from any thread.
 
     Raises:
-        InputInvalid: it does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
+        InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
     """
     question, future = running.asked.get(name, (None, None))
     if question is None or future is None or running.task is None:
         return
     if why := mismatch(question, value):
         raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open")
-    with running.storing:  # what is stored has each question either open or answered
-        if running.asked.pop(name, None) is None:  # it was answered already
+    with running.storing:  # so that every stored question is either open or answered
+        if running.asked.pop(name, None) is None:  # it was already answered
             return
         running.given.append((name, value))
     with suppress(RuntimeError):  # the loop of a thread that has ended

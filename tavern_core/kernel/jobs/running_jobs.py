@@ -1,9 +1,9 @@
-"""The jobs of this process, from the time at which they are stored to their end.
+"""The jobs of this process, from when they are stored to their end.
 
     take up (on the caller's thread) → wait for a slot → make the call, again after each approval → store its result
 
-They run on the host's own loop. A job is a whole call on the usual path. One that waits for a person, or for another job, gives its
-slot back, and waits for one again before it goes on.
+Jobs run on the host's own loop. A job makes a complete call through the pipeline. A job that waits for a person or
+for another job releases its slot, and takes one again before it continues.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from tavern_core.model.result import ToolError, ToolResult, failure
 _WATCH_S: Final = 0.2
 """How often a process checks for cancellations and approvals of its jobs by other processes."""
 _SAVE_S: Final = 0.2
-"""Progress is written so often at most."""
+"""The minimum interval between stored progress reports."""
 _CLOSE_S: Final = 5.0
-"""How long the jobs of a host may take to end once it closes."""
+"""How long jobs may take to end when their host closes."""
 _MOST_WAITING: Final = 10_000
 CANCELLED: Final = ToolError.of(CallCancelled("the job was cancelled", outcome="unknown"))
 NEVER_RAN: Final = ToolError.of(CallCancelled("the job was cancelled before its tool ran"))
@@ -74,11 +74,11 @@ class _ApprovalRefused(Exception):
 
 
 class RunningJobs:
-    """The jobs of this process that are not over.
+    """The unfinished jobs of this process.
 
     Args:
         engines: runs calls and workflows.
-        concurrency: jobs that run at a time; callers alternate.
+        concurrency: how many jobs run at a time; callers take turns.
     """
 
     def __init__(
@@ -95,22 +95,22 @@ class RunningJobs:
         self._starting: list[RunningJob] = []
         self._watcher: asyncio.Task[None] | None = None
         self.owed = UnwrittenChanges("tavern-jobs")
-        """Changes of jobs that could not be stored yet, by their ids: how they ended, that they never began."""
+        """Changes of jobs that could not be stored yet, by job id: how a job ended, that it never began."""
         self._ending: set[asyncio.Task[None]] = set()
         self._entered = False
 
     def get(self, id: str) -> RunningJob | None:  # noqa: A002 - the job's
-        """A job of this process that is not over; None: there is none of this id."""
+        """An unfinished job of this process; None: there is none with this id."""
         return self._running.get(id)
 
     def wake(self, id: str) -> None:  # noqa: A002 - the job's
-        """The approval that a job of this process waits for is decided: look now."""
+        """Wake a job of this process: the approval that it waits for has been decided."""
         running = self._running.get(id)
         if running is not None and running.task is not None and running.wake is not None:
             running.task.get_loop().call_soon_threadsafe(running.wake.set)
 
     def inline(self, id: str) -> Future[ToolResult] | None:  # noqa: A002 - the job's
-        """Done when a job of this process is; None: it is over already."""
+        """Done when the job of this process ends; None: it has ended already."""
         with self._lock:
             running = self._running.get(id)
             if running is not None and running.done is None:
@@ -118,7 +118,7 @@ class RunningJobs:
         return None if running is None else running.done
 
     def enter(self) -> None:
-        """Record that this process is alive; its jobs count as lost when it is not.
+        """Record that this process is alive; without that record, its jobs count as lost.
 
         Raises:
             StateDamaged: the store cannot be used (STATE_DAMAGED).
@@ -128,24 +128,25 @@ class RunningJobs:
             self._entered = True
 
     def take_up(self, running: RunningJob) -> None:
-        """Let a stored job run as soon as there is a slot."""
+        """Let a stored job run as soon as a slot is free."""
         self._running[running.id] = running
         with self._lock:
             self._starting.append(running)
-            if len(self._starting) > 1:  # the loop is about to look: waking it costs more than all the rest of this
+            # The loop will check anyway, and waking it costs more than the rest of this method.
+            if len(self._starting) > 1:
                 return
-        # A woken thread takes the interpreter's lock from the caller, so the caller's loop finishes its turn first.
+        # Deferred: a woken thread would take the interpreter's lock from the caller in the middle of its turn.
         if (loop := _running_loop()) is not None:
             loop.call_soon(self._wake)
         else:
             self._wake()
 
     def _wake(self) -> None:
-        # The job inherits nothing of its caller's execution: neither the deadline nor the slots that it holds.
+        # The job does not inherit the caller's deadline or slots.
         self._portal.loop().call_soon_threadsafe(self._start, context=contextvars.Context())
 
     def _start(self) -> None:
-        """On the portal's loop: begin what was handed over."""
+        """On the portal's loop: begin the jobs that were passed on."""
         with self._lock:
             starting, self._starting = self._starting, []
         for running in starting:
@@ -156,7 +157,7 @@ class RunningJobs:
     # Running -------------------------------------------------------------------------------------------------------------
 
     async def _through(self, running: RunningJob) -> None:
-        """A job from its beginning to its end."""
+        """Run a job from its beginning to its end."""
         status: JobStatus = "failed"
         result = ToolResult(False, error=CANCELLED)
         has_had_slot = False
@@ -170,7 +171,7 @@ class RunningJobs:
                 result = ToolResult(False, error=_TOO_MANY)
                 return
             has_had_slot = True
-            # The store decides who runs it: another process may have taken this one for dead, and have it now.
+            # The store decides which process runs the job: another one may have taken it over, assuming this one died.
             facts = {"asked": False} if running.has_asked else {}
             begin = await self._mark(running, lambda job: replace(job, status="running"), when=self._is_ours, **facts)
             running.is_elsewhere = begin is None
@@ -181,7 +182,7 @@ class RunningJobs:
         except asyncio.CancelledError as error:
             status = "cancelled"
             details: dict[str, Any] = {"stopped": False} if any(not one.done() for one in running.left) else {}
-            outcome: Outcome = getattr(error, "tavern_outcome", "unknown")  # that of its call
+            outcome: Outcome = getattr(error, "tavern_outcome", "unknown")  # the outcome of its call
             result = failure(CallCancelled(CANCELLED.message, outcome=outcome, **details))
             if (not has_had_slot or running.is_waiting) and not running.point:
                 result = ToolResult(False, error=NEVER_RAN)
@@ -192,28 +193,31 @@ class RunningJobs:
             if running.has_slot:
                 running.has_slot = False
                 self._leave(running)
-            # The same call with the same key may be another run, which waits for a person: who has this job follows that one.
+            # The same call with the same key may be another run that waits for a person; this job follows that run.
             is_of_other = result.status == "job" and result.job is not None
             self._end_with(running, result if is_of_other else result.replace(job=running.id), status)
 
     def _end_with(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
-        """The outcome of a job is stored, unless the job is another process's, or left to be resumed."""
+        """Store the outcome of a job, unless the job is another process's, or left to be resumed."""
         if (
             running.point and result.error is not None and result.error.outcome == "none"
-        ):  # what it began goes on elsewhere
+        ):  # its work continues elsewhere
             result = result.replace(error=replace(result.error, outcome="unknown"))
         is_unfinished = status == "cancelled" or result.status != ("ok" if result.ok else "error")
         if running.is_elsewhere or (running.is_left and is_unfinished):
             self._gone(running, ToolResult(False, error=LOST, job=running.id))
         elif self.records.store.is_quick:
             self._over(running, result, status)
-        else:  # a task of its own: no second cancellation keeps the end from being stored
+        else:  # a separate task: a second cancellation cannot prevent the end from being stored
             ending = asyncio.ensure_future(self._over_aside(running, result, status))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
     async def _mark(self, running: RunningJob, edit: Callable[[Job], Job], **options: Any) -> Job | None:
-        """Change a stored job before it goes on. While the store cannot be used, it waits: after a kill, the record must be right."""
+        """Change a stored job before it continues.
+
+        Waits while the store cannot be used: after a kill, the record must be right.
+        """
         while True:
             try:
                 return await self.records.aside(self.records.change, running.id, edit, **options)
@@ -237,15 +241,15 @@ class RunningJobs:
 
     @property
     def is_full(self) -> bool:
-        """Whether a job that gives its slot back may have to wait for the next one."""
+        """Whether a job that releases its slot may have to wait for the next one."""
         return self._slots.is_full
 
     @asynccontextmanager
     async def without_slot(self, running: RunningJob) -> AsyncIterator[None]:
-        """While a person is asked, or another job waited for, the job has no slot; it waits for one before it goes on."""
+        """Inside, the job waits for a person or for another job without a slot; it takes one before it continues."""
         assert running.task is not None
         loop, has_ended = running.task.get_loop(), False
-        is_here = asyncio.get_running_loop() is loop  # else a thread of its tool has a loop of its own
+        is_here = asyncio.get_running_loop() is loop  # otherwise a thread of its tool has a loop of its own
         if is_here:
             self._begin_to_wait(running)
         else:
@@ -262,7 +266,7 @@ class RunningJobs:
         self._give_back(running)
 
     async def _end_to_wait(self, running: RunningJob, has_ended: bool) -> None:
-        """Wait for a slot. A job that is cancelled, or out of time, does not wait for one, and counts at once."""
+        """Wait for a slot. A job that is cancelled or out of time does not wait; it counts as running at once."""
         running.waits -= 1
         try:
             if has_ended:
@@ -279,7 +283,7 @@ class RunningJobs:
         self._give_back(running)
 
     def _needs_slot(self, running: RunningJob) -> bool:
-        """Whether it goes on without one. What a job that is over has left behind needs none: no one would give it back."""
+        """Whether it must take a slot. Work left running by a job that is over takes none: nothing would release it."""
         return not (running.waits or running.has_slot or running.has_ended)
 
     def _give_back(self, running: RunningJob) -> None:
@@ -289,7 +293,7 @@ class RunningJobs:
             self._slots.leave()
 
     def _leave_behind(self, running: RunningJob, work: Future[Any]) -> None:
-        """Its tool goes on without what it could not stop, which keeps the slot until it has ended."""
+        """Let a tool continue without the work that it could not stop; that work keeps the slot until it ends."""
         running.left.append(work)
         assert running.task is not None
         loop = running.task.get_loop()
@@ -301,7 +305,7 @@ class RunningJobs:
         work.add_done_callback(ended)
 
     def _leave(self, running: RunningJob) -> None:
-        """Give its slot back, as soon as the last thread of it has ended that could not be stopped."""
+        """Release the job's slot when the last of its threads that could not be stopped has ended."""
         left = [one for one in running.left if not one.done()]
         if not left:
             self._slots.leave()
@@ -310,7 +314,7 @@ class RunningJobs:
         left[0].add_done_callback(lambda _: self._leave(running))
 
     async def _called(self, running: RunningJob) -> ToolResult:
-        """The call, repeated until no approval is missing."""
+        """Make the call, and repeat it until no approval is missing."""
         job_id.set(running.id)
         has_asked.set(((running.has_asked or running.point) and running.request.key) or "")
         resume_point.set(JobPoint(self, running))
@@ -319,7 +323,8 @@ class RunningJobs:
         without_slot.set(partial(self.without_slot, running))
         if not running.id.startswith("run-"):  # a run has questions of its own
             conversation.set(JobConversation(self, running))
-        if (outer := running.outer) is not None:  # its caller does not wait for it, and still counts as one around it
+        # Its caller does not wait for it, but still counts as its enclosing call.
+        if (outer := running.outer) is not None:
             current.set((outer[0] + 1, None, running.context, "", outer[4] and JobOrigin(outer[4])))
         while True:
             result = await (
@@ -340,7 +345,7 @@ class RunningJobs:
                 return result.replace(value=None, status="error", error=ToolError.of(denied))
 
     async def _approved(self, running: RunningJob, approval: str, result: ToolResult) -> ApprovalRejected | None:
-        """Wait without a slot until the request is decided, and then for a slot; why the call cannot be made again, if so."""
+        """Wait without a slot for the decision, then for a slot; return why the call cannot be made again, if so."""
         why = result.error.message if result.error is not None else ""
         question = {"id": approval, "type": "approval", "prompt": why}
         waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
@@ -352,7 +357,7 @@ class RunningJobs:
                     raise _ApprovalRefused
                 if self.is_full:
                     await self._mark(running, partial(replace, status="queued", questions=()), approval=None)
-        except _ApprovalRefused:  # its call ends before its tool, so it waits for no slot
+        except _ApprovalRefused:  # the call ends before its tool runs, so it waits for no slot
             pass
         except ApprovalRejected as denied:
             return denied
@@ -366,16 +371,16 @@ class RunningJobs:
         return await calls(request.tool, running.arguments, running.context, request.purpose, request.key, request.door)
 
     async def keep_point(self, running: RunningJob, text: str, followed: str) -> None:
-        """Store what finds the work of a job again, in this process and in the next one."""
+        """Store the text that finds a job's work again, in this process and for the next one."""
         running.point, running.followed = text, followed
-        with suppress(StateDamaged):  # the call goes on; after a kill, its outcome is unknown
+        with suppress(StateDamaged):  # the call continues; after a kill, its outcome is unknown
             await self.records.aside(self.records.keep, running.id, self._is_ours, point=text, followed=followed)
 
     async def _decided(self, running: RunningJob, approval: str) -> str:
-        """The state of the request once it is decided. Raises ApprovalRejected: it is not there any more."""
+        """The state of the request once it is decided. Raises ApprovalRejected: the request no longer exists."""
         wake = running.wake = asyncio.Event()
         while True:
-            wake.clear()  # what is decided from here on is seen at once
+            wake.clear()  # later decisions are seen at once
             try:
                 if (state := (await self.records.aside(self._approvals.get, approval)).state) != "pending":
                     return state
@@ -386,7 +391,7 @@ class RunningJobs:
                         return "approved"
                     raise denied from None
             except StateDamaged:
-                pass  # asked again in a moment
+                pass  # tried again in a moment
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(wake.wait(), self._pause)
 
@@ -433,11 +438,12 @@ class RunningJobs:
         await self.records.aside(self._over, running, result, status)
 
     def _write_end(self, running: RunningJob, clean: ToolResult, status: JobStatus) -> None:
-        with suppress(ValueError):  # it is still reported as finished; the result is known here
+        with suppress(ValueError):  # it is still reported as finished; the result is held in memory
             self.records.put_result(running.id, running.owner, clean)
 
         def over(job: Job) -> Job:
-            progress = running.progress or job.progress  # the last one may have come too soon to be stored
+            # The last one may have come too soon after the one before to be stored.
+            progress = running.progress or job.progress
             return replace(ended_job(job, status, clean.error, running.call_id), progress=progress)
 
         self.records.change(running.id, over, approval=None)
@@ -450,12 +456,12 @@ class RunningJobs:
             done.set_result(result)
 
     def end(self, running: RunningJob) -> None:
-        """Ask a job to end, from any thread."""
+        """Request the end of a job, from any thread."""
         running.is_cancelled = True
         task = running.task
 
         def stop() -> None:
-            # A task that is cancelled before its first step never sees it, and the job would never be over.
+            # A task that is cancelled before its first step would never end its job.
             if running.task is not None and running.has_begun and not running.task.done():
                 running.task.cancel()
 
@@ -464,11 +470,11 @@ class RunningJobs:
 
     @property
     def _pause(self) -> float:
-        """How long the store is left alone; where many jobs wait, each looks less often."""
+        """The interval between checks of the store; with many waiting jobs, each is checked less often."""
         return _WATCH_S * (1 + len(self._running) // 200)
 
     async def _watch(self) -> None:
-        """While jobs run here: check for requests of other processes to end one, and for their answers."""
+        """While jobs run here, check for other processes' requests to end them, and for their answers."""
         while self._running:
             await asyncio.sleep(self._pause)
             with suppress(TavernError):  # tried again in a moment
@@ -480,7 +486,7 @@ class RunningJobs:
                         await self.records.aside(self._take_answers, running)
 
     def _take_answers(self, running: RunningJob) -> None:
-        """Hand the answers of other processes to the tool that asked."""
+        """Pass the answers of other processes to the tool that asked."""
         if not running.is_shown:
             show_questions(self.records, running)
         for name in list(running.asked):
@@ -490,13 +496,13 @@ class RunningJobs:
                 self.records.forget_answer(running.id, name)
 
     def leave(self) -> set[str]:
-        """Soon the jobs of this process end with it; whatever of them can be resumed stays stored as it is. Returns their ids."""
+        """Mark the jobs that can be resumed, so that they stay stored when the host closes. Returns their ids."""
         for running in list(self._running.values()):
             running.is_left = not running.is_cancelled
         return set(self._running)
 
     async def close(self) -> None:
-        """End the jobs of this process. As after a kill, jobs that are not over can be resumed (`Jobs.resume`)."""
+        """End the jobs of this process. As after a kill, unfinished jobs can be resumed (`Jobs.resume`)."""
         self.leave()
         jobs = list(self._running.values())
         ends = [asyncio.wrap_future(done) for running in jobs if (done := self.inline(running.id)) is not None]
@@ -511,14 +517,14 @@ class RunningJobs:
 
 
 def status_of(result: ToolResult) -> JobStatus:
-    """How a job with this result has ended."""
+    """The final status of a job with this result."""
     if result.ok:
         return "completed"
     return "cancelled" if result.error is not None and result.error.kind == "CANCELLED" else "failed"
 
 
 def _beside(place: Future[None]) -> Future[None]:
-    """A second future for another one: cancelling the wait for it leaves the other alone."""
+    """A second future for another one: cancelling the wait does not cancel the other."""
     beside: Future[None] = Future()
 
     def done(_: object) -> None:
