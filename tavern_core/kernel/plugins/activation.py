@@ -1,4 +1,4 @@
-"""Activating one plugin: a transaction. Everything it offers is collected and checked, then registered at once.
+"""Activates one plugin in a transaction: collects and checks all that it offers, then registers it at once.
 
 context → import → hookimpls → ask what it offers → check → register → start services → tavern_start
    |         |          |              |               |         |            |               |
@@ -53,16 +53,16 @@ from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 
 Offered = Mapping[str, Mapping[str, Any]]
-"""Section → name → thing."""
+"""Section → name → object."""
 T = TypeVar("T")
 MOST_OFFERS: Final = 20_000
 
 
 async def activate(record: PluginRecord, tables: HostRegistries, imports: ImportGuard) -> None:
-    """Import a plugin and register what it offers; after an error everything is undone.
+    """Import a plugin and register what it offers; on an error, undo everything.
 
     Raises:
-        PluginError: any failure; names the place in the plugin's code.
+        PluginError: any failure; names the location in the plugin's code.
     """
     began, before = time.perf_counter(), cancellations()
     record.claimed = True
@@ -87,16 +87,16 @@ async def activate(record: PluginRecord, tables: HostRegistries, imports: Import
 
 
 def _is_from_outside(error: BaseException, before: int) -> bool:
-    """True when the task that activates is being cancelled, or Ctrl-C was pressed; a plugin may raise the same."""
+    """Whether the activating task is being cancelled, or Ctrl-C was pressed; a plugin may raise the same exceptions."""
     if isinstance(error, KeyboardInterrupt):
-        return threading.current_thread() is threading.main_thread()  # no other thread ever sees Ctrl-C
+        return threading.current_thread() is threading.main_thread()  # only the main thread sees Ctrl-C
     return isinstance(error, asyncio.CancelledError) and cancellations() > before
 
 
 async def _aside(
     record: PluginRecord, tables: HostRegistries, function: Callable[..., T], *args: Any, seconds: float | None = None
 ) -> T:
-    """Run what may take its time in a thread; in the name of the activation, so that it waits for no tool."""
+    """Run slow work in a thread, as part of the activation, so that it does not wait for a tool."""
     owner = record.name, "(activation)"
     return await tables.mode.blocking(function, *args, seconds=seconds, owner=owner)  # type: ignore[no-any-return]
 
@@ -127,7 +127,8 @@ async def _load(record: PluginRecord, ctx: PluginContext, tables: HostRegistries
         except KeyboardInterrupt as error:
             if inline:
                 raise
-            raise as_activation_error(error, candidate) from error  # raised in a worker thread: by the plugin itself
+            # Raised in a worker thread, so it comes from the plugin itself.
+            raise as_activation_error(error, candidate) from error
     record.timings["import"] = (time.perf_counter() - began) * 1000
 
 
@@ -153,7 +154,7 @@ def _context(record: PluginRecord, tables: HostRegistries) -> PluginContext:
 def _declare_settings(record: PluginRecord, tables: HostRegistries) -> None:
     tables.settings.withdraw(record.name)
     declared = record.read_tools()
-    for spec in (*declared.specs, *declared.drafts):  # first, so that no stored value of them looks unknown
+    for spec in (*declared.specs, *declared.drafts):  # first, so that none of their stored values looks unknown
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
     if "configOptions" in record.candidate.facts.sections:
@@ -161,12 +162,12 @@ def _declare_settings(record: PluginRecord, tables: HostRegistries) -> None:
 
 
 async def _ask(record: PluginRecord, tables: HostRegistries) -> tuple[Offered, list[OfferDescription]]:
-    """Collect everything the plugin offers, and check it; register nothing yet."""
+    """Collect and check everything that the plugin offers; register nothing yet."""
     answers: dict[str, list[tuple[str, Any]]] = {}
     for impl in record.implementations:
         if impl.hook.kind == "contribute" and impl.hook.name not in LIFE:
             answer = await tables.calls.ask(impl, {}, tables.mode)
-            if isinstance(answer, Iterator):  # its code runs while it is read, so it is read where it may take its time
+            if isinstance(answer, Iterator):  # reading it runs the plugin's code, so it is read in the thread
                 answer = await tables.calls.work(impl.hook.name, _read, answer, mode=tables.mode)
             answers.setdefault(impl.hook.name, []).append((impl.where, answer))
     offered: dict[str, dict[str, Any]] = {}
@@ -198,7 +199,7 @@ async def _ask(record: PluginRecord, tables: HostRegistries) -> tuple[Offered, l
 
 
 def _offer(record: PluginRecord, offered: dict[str, dict[str, Any]], section: str, found: Mapping[str, Any]) -> None:
-    """Add to what a plugin offers in one section. Raises NameConflict: a name is there already (NAME_CONFLICT)."""
+    """Add objects to one section of a plugin's offers. Raises NameConflict: the name is taken (NAME_CONFLICT)."""
     if twice := sorted(found.keys() & offered.get(section, {}).keys()):
         raise _twice(record, section, twice[0])
     if found:
@@ -210,7 +211,7 @@ def _twice(record: PluginRecord, section: str, name: str) -> NameConflict:
 
 
 async def _add_profiles(record: PluginRecord, offered: dict[str, dict[str, Any]], tables: HostRegistries) -> None:
-    """Add the profiles that are below `profiles.entry`."""
+    """Add the profiles in the folder `profiles.entry`."""
     if "profiles" not in record.candidate.facts.sections:
         return
     from tavern_core.kernel.plugins.agent_profile_loader import profiles_in
@@ -223,7 +224,7 @@ async def _add_profiles(record: PluginRecord, offered: dict[str, dict[str, Any]]
 
 
 async def _describe_nodes(record: PluginRecord, offered: dict[str, dict[str, Any]], tables: HostRegistries) -> None:
-    """Make specifications of the nodes that hooks returned and that are below `nodes.entry`."""
+    """Make specifications of the nodes that hooks returned and of those in `nodes.entry`."""
     candidate = record.candidate
     given: list[Any] = list(offered.pop("nodes", {}).values())
     if "nodes" in candidate.facts.sections:
@@ -232,7 +233,7 @@ async def _describe_nodes(record: PluginRecord, offered: dict[str, dict[str, Any
         return
     from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
 
-    unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
+    unique = {id(item): item for item in given}  # a node may be found in `nodes.entry` and be returned as well
     artifact = "" if candidate.is_given else await _aside(record, tables, candidate.origin.artifact)
     owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
     nodes: dict[str, Any] = {}
@@ -244,14 +245,14 @@ async def _describe_nodes(record: PluginRecord, offered: dict[str, dict[str, Any
 
 
 async def _nodes_in_files(record: PluginRecord, tables: HostRegistries) -> list[Any]:
-    """The nodes below `nodes.entry` of plugin.yaml."""
+    """The nodes in `nodes.entry` of plugin.yaml."""
     from tavern_core.kernel.nodes.node_discovery import nodes_in
     from tavern_core.model.manifest import Entry
 
     candidate = record.candidate
     if not isinstance(entry := candidate.origin.manifest().nodes, Entry):
         return []
-    if isinstance(record.thing, RemotePlugin):  # its files are imported where its code lives, and nowhere else
+    if isinstance(record.thing, RemotePlugin):  # its files are imported only in its own process
         return await _aside(record, tables, record.thing.nodes, entry.entry)
     return await _aside(record, tables, nodes_in, record.thing, candidate.folder, entry.entry, record.name)
 
@@ -259,9 +260,9 @@ async def _nodes_in_files(record: PluginRecord, tables: HostRegistries) -> list[
 def _flow_tools(
     record: PluginRecord, drafts: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: HostRegistries
 ) -> list[OfferDescription]:
-    """Tools of kind `node` and `workflow` that declare no parameters: what they run says them.
+    """Tools of kind `node` and `workflow` that declare no parameters: they have those of the code that they run.
 
-    Code that cannot be found has unknown parameters: then any argument is allowed, and a call reports the missing code.
+    If that code cannot be found, any argument is allowed, and a call reports the missing code.
     """
     from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
 
@@ -305,7 +306,10 @@ async def _handled(
     owner: OfferingPlugin,
     tables: HostRegistries,
 ) -> list[OfferDescription]:
-    """The tools that name a handler: what its signature and its mark say; imported in a thread, like the plugin itself."""
+    """Describe the tools that name a handler, from its signature and its mark.
+
+    Handlers are imported in a thread, as the plugin itself is.
+    """
     offered = {name for item in described for name in item.ids}
     found: list[OfferDescription] = []
     for draft in drafts:
@@ -328,7 +332,7 @@ async def _handled(
 async def _named_factories(
     record: PluginRecord, described: list[OfferDescription], owner: OfferingPlugin, tables: HostRegistries
 ) -> list[OfferDescription]:
-    """Give every factory the ids of what comes out of it: its own names, what it makes for the host, what is declared."""
+    """Set the ids of each factory's tools: from its own names, from the tools it makes for the host, or as declared."""
     made: dict[int, tuple[str, ...]] = {}
     record.open_factories = tuple(i.factory for i in described if i.factory is not None and not i.names)
     for number, item in enumerate(described):
@@ -349,7 +353,7 @@ async def _named_factories(
 async def _probe(
     record: PluginRecord, factory: ToolFactory, owner: OfferingPlugin, tables: HostRegistries
 ) -> tuple[str, ...]:
-    """What a factory without `names` makes for the host itself; () when that fails, which harms no other tool."""
+    """Names of the tools that a factory without `names` makes for the host; () if it fails, which harms no other."""
     context = host_context(record.ctx.config if record.ctx else None)
     try:
         made = await tables.calls.work(f"a factory of {record.name}", factory.make, context, mode=tables.mode)
@@ -384,7 +388,7 @@ def _say_what_is_undeclared(record: PluginRecord, entries: list[RegistryEntry], 
 
 
 def _register(record: PluginRecord, offered: Offered, entries: list[RegistryEntry], tables: HostRegistries) -> None:
-    """Register everything at once; the only step that changes what others see."""
+    """Register everything at once; the only step whose result others see."""
     everything = offered
     candidate, facts = record.candidate, record.candidate.facts
     running = [i for i in record.implementations if i.hook.kind != "contribute"]

@@ -1,4 +1,7 @@
-"""The profiles of a plugin below `profiles.entry`: ``<name>.json`` or ``<name>/agent_profile.json``. Known when the plugin is active."""
+"""Reads a plugin's profiles: ``<name>.json`` or ``<name>/agent_profile.json`` in `profiles.entry`.
+
+They are known when the plugin is active.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def profiles_in(candidate: PluginCandidate, cache: Path) -> tuple[dict[str, AgentProfile], list[Finding]]:
-    """Name → profile, and what is wrong with the files; a wrong one costs its own profile alone.
+    """Name → profile, and the findings in the files; an invalid file loses only its own profile.
 
     Args:
         cache: where a zipped plugin is unpacked.

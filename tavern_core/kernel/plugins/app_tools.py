@@ -1,6 +1,6 @@
 """Tools that the embedding program registers itself, one by one, while the host is open (seed 004 §6.1).
 
-They belong to an object plugin of the program's own, `app` by default, so that they are listed, checked, recorded and
+They belong to an object plugin of the program, `app` by default, so that they are listed, checked, recorded and
 removed like all others. The program is the host, so it may give them other prefixes: ``workflow/send`` becomes the id
 ``workflow:send``, unless a plugin of that name exists, which alone may name its tools. The original spelling
 always stays an alias.
@@ -95,14 +95,14 @@ class Registration:
         """The id of a tool that the program calls `written`.
 
         Raises:
-            ActivationFailed: no id can be made of it (ACTIVATION_FAILED).
+            ActivationFailed: no id can be made from it (ACTIVATION_FAILED).
         """
         if not isinstance(written, str):
             raise ActivationFailed(f"{plugin}: a tool's name is text, got {type(written).__name__}")
         found = _PREFIX.fullmatch(written.strip())
         if found is not None and is_local_name(found["local"]) and self._is_free(found["prefix"], plugin):
             return f"{found['prefix']}:{found['local']}"
-        local = re.sub(r"[:/]", ".", written.strip(" :/"))  # a prefix that is not a plugin's name, or another plugin's
+        local = re.sub(r"[:/]", ".", written.strip(" :/"))  # its prefix is another plugin's name, or none
         if not is_local_name(local):
             raise ActivationFailed(
                 f"{plugin}: {written!r:.200} is not a tool name",
@@ -116,7 +116,7 @@ class Registration:
         return is_plugin_name(prefix) and prefix not in self._lifecycle.records
 
     async def _own(self, plugin: str) -> PluginRecord:
-        """The record of the program's own plugin, made when it is first needed."""
+        """The record of the program's own plugin, created when it is first needed."""
         record = self._lifecycle.records.get(plugin)
         if record is None and is_reserved(plugin):
             raise NameConflict(f"the name {plugin!r} is reserved for the host", hint="choose another for plugin=")
@@ -134,10 +134,10 @@ class Registration:
 
 
 def _written_out(data: Mapping[str, Any]) -> ToolSpec:
-    """A tool in the form of seed 004 §4.1: name, version, kind, inputSchema, outputSchema, capabilities …
+    """A tool in the format of seed 004 §4.1: name, version, kind, inputSchema, outputSchema, capabilities …
 
     Raises:
-        ToolFileInvalid: it has no name, or a value of the wrong kind (TOOL_FILE_INVALID).
+        ToolFileInvalid: it has no name, or a value of the wrong type (TOOL_FILE_INVALID).
     """
     name = data.get("name", data.get("id"))
     if not isinstance(name, str):
@@ -166,7 +166,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("inputSchema", "costHints", "implementation"), Mapping),
     "outputSchema": (Mapping, bool),
 }
-"""What the values of a written-out tool must be."""
+"""The types of a written-out tool's values."""
 
 _KEYS = frozenset({*ToolSpec("").to_json(), "endpoint", "resourceId", "implementation", "impl"})
 """The keys of a written-out tool."""

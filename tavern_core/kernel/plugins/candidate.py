@@ -1,6 +1,6 @@
 """A plugin as the lifecycle sees it, from any source: built in, passed as an object, found in a folder or by pip.
 
-A candidate knows what was declared. Its code is imported by `load`, and by nothing else.
+A candidate holds what was declared. Only `load` imports its code.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _NO_TOOLS: Final = DeclaredTools()
 
 
 class Tiers(Protocol):
-    """Where the code of found plugins runs now: in this process, or in one of its own."""
+    """Where the code of discovered plugins runs: in this process, or in a process of its own."""
 
     def reason(self, candidate: PluginCandidate) -> str:
-        """Why it runs in its own process; empty for one that runs in the host."""
+        """Why it runs in a process of its own; empty: it runs in the host."""
         ...
 
     def load(self, candidate: PluginCandidate, ctx: PluginContext) -> Any:
@@ -58,23 +58,23 @@ class Tiers(Protocol):
         ...
 
     def pause_notice(self, plugin: str) -> str:
-        """Why its process is not started for now; empty if there is no reason."""
+        """Why its process is paused and not started; empty: it is not paused."""
         ...
 
     def end_pause(self, plugin: str) -> None:
-        """A retry was requested: drop the reason of its pause."""
+        """End the pause because a retry was requested."""
         ...
 
 
 class PluginOrigin(ABC):
-    """What a plugin comes from: its code, and its files as they are now. Most of it is only there for plugins with files."""
+    """Where a plugin comes from: its code and its files as they are. Most methods need a plugin with files."""
 
     can_reload = False
-    """Whether `unload` lets `load` read the code again."""
+    """Whether `load` reads the code again after `unload`."""
 
     @abstractmethod
     def load(self) -> Any:
-        """Import the code in this process; returns the module or object, None for a plugin without code. May raise anything."""
+        """Import the code in this process; return the module or object, or None without code. May raise anything."""
 
     def unload(self) -> None:  # noqa: B027 - most have nothing to unload
         """Unload imported code, so that `load` reads it again."""
@@ -84,7 +84,7 @@ class PluginOrigin(ABC):
         """The whole manifest; built on demand."""
 
     def tools(self) -> DeclaredTools:
-        """What its files say about its tools now."""
+        """The current declarations of its tools in its files."""
         return _NO_TOOLS
 
     def artifact(self) -> str:
@@ -92,96 +92,97 @@ class PluginOrigin(ABC):
         return ""
 
     def fingerprint(self) -> str:
-        """Of the names, times and sizes of its files: another one where something changed."""
+        """A value that changes when the name, time or size of one of its files does."""
         return ""
 
     def unpack(self, cache: Path) -> Path | None:
-        """Put the files of a zipped plugin below the folder `cache`; returns the plugin's own folder. None: it is not zipped."""
+        """Unpack a zipped plugin into the folder `cache`; return the plugin's own folder. None: it is not zipped."""
         return None
 
     def tool_hashes(self) -> Mapping[str, str]:
-        """Of an upstream: tool → hash of its definition, as it was last listed."""
+        """For an upstream: tool → hash of its definition, as last listed."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class PluginCandidate:
-    """One plugin that may be activated."""
+    """A plugin that may be activated."""
 
     name: str
     source: Source
     origin: PluginOrigin
     facts: ManifestFacts
-    """The light half of its manifest."""
+    """The small part of its manifest."""
     distribution: str = ""
     location: str = ""
     folder_path: str = ""
-    """The real folder that holds plugin.yaml; empty for a package in a zip, and where there is none."""
+    """The real folder of plugin.yaml; empty for a package in a zip, and without a folder."""
     findings: tuple[Finding, ...] = ()
-    """What is wrong with it; one error among them and it is failed."""
+    """Errors and warnings about it; a single error makes it failed."""
     tool_ids: tuple[str, ...] = ()
-    """Ids that are declared; known without import."""
+    """Declared tool ids; known without import."""
     tool_findings: tuple[Finding, ...] = ()
-    """What was wrong with them when it was found; costs those tools, not the plugin."""
+    """Findings about its tools from its discovery; they affect those tools, not the plugin."""
     implicit: bool = False
-    """Passed as an object without a manifest: what it implements counts as declared."""
+    """Whether it was passed as an object without a manifest: what it implements counts as declared."""
     has_code: bool = True
-    """There is Python to import: a package, or files below `nodes.entry`."""
+    """Whether there is Python code to import: a package, or files in `nodes.entry`."""
     module: str = ""
     """The importable package of an installed plugin."""
     may_gate: bool = False
-    """For an `implicit` one: it implements a gate."""
+    """For an `implicit` plugin: whether it implements a gate."""
     may_hide_tools: bool = False
-    """Its code registers tools whose ids are not declared: it must be activated to know them."""
+    """Whether its code registers tools whose ids are not declared: only activation shows them."""
     manifest_hash: str = ""
     stamp: tuple[Any, ...] = ()
     """Changes when the plugin is upgraded or edited."""
     fixed_id: bool = False
-    """Built in: cannot be disabled."""
+    """Whether it is built in and cannot be disabled."""
     is_nodes_alone: bool = False
-    """Built in with node types only: it is activated at the first use of one."""
+    """Whether it is built in with node types only: it is activated when one is first used."""
     apart: str = ""
-    """Why it must run in its own process, by its manifest and the configuration; empty if it need not."""
+    """Why manifest or configuration put it into a process of its own; empty: they do not."""
     tiers: Tiers | None = None
-    """Of a found plugin; the others run in the host."""
+    """For a discovered plugin; the others run in the host."""
     target: str = ""
-    """Of an upstream: its exact address or command line."""
+    """For an upstream: its exact address or command line."""
 
     def load(self, ctx: PluginContext) -> Any:
-        """Its code, or the proxy of the process that it runs in. May raise anything.
+        """Its code, or the proxy of its process. May raise anything.
 
         Args:
-            ctx: what limits the requests of code in a process of its own.
+            ctx: limits the requests of code in a process of its own.
         """
         return self.tiers.load(self, ctx) if self.tiers is not None and self.isolated() else self.origin.load()
 
     def unload(self) -> None:
-        """Let the next `load` read the code again; a process of its own reads it each time it starts."""
+        """Make the next `load` read the code again; a separate process reads it at each start."""
         if not self.isolated():
             self.origin.unload()
 
     def isolated(self) -> str:
-        """Why it runs in its own process now; empty if it runs in the host."""
+        """Why it currently runs in a process of its own; empty: it runs in the host."""
         return "" if self.tiers is None else self.tiers.reason(self)
 
     def pause_notice(self) -> str:
-        """A notice about it for a person, in any state; empty if there is none."""
+        """A notice for people, in any state; empty: there is none."""
         return self.tiers.pause_notice(self.name) if self.tiers is not None and self.isolated() else ""
 
     def end_pause(self) -> None:
-        """A retry was requested: drop the reason of its pause."""
+        """End the pause because a retry was requested."""
         if self.tiers is not None:
             self.tiers.end_pause(self.name)
 
     @property
     def is_given(self) -> bool:
-        """Not found in files: it comes with the host or from its program."""
+        """Whether it comes with the host or the program, instead of from files."""
         return self.source in ("builtin", "object")
 
     @property
     def has_foreign_schemas(self) -> bool:
-        """Whether another system wrote the schemas of its tools: no one here can correct a pattern that cannot be tried, so it
-        is left to that system and reported."""
+        """Whether another system wrote the schemas of its tools.
+
+        Patterns that cannot be validated are then left to that system and reported, as no one here can correct them."""
         return self.source == "upstream"
 
     @property
@@ -190,26 +191,26 @@ class PluginCandidate:
 
     @property
     def folder(self) -> Path | None:
-        """`folder_path`; a start with hundreds of plugins has no need of it."""
+        """`folder_path` as a Path; made on demand, as starting with hundreds of plugins does not need it."""
         return Path(self.folder_path) if self.folder_path else None
 
     def unpacked(self, cache: Path) -> Path | None:
-        """`folder`; of a zipped plugin, that with its files below the folder `cache`."""
+        """`folder`; for a zipped plugin, its folder after unpacking into `cache`."""
         return self.folder or self.origin.unpack(cache)
 
     @property
     def tier(self) -> Tier:
-        """Where its code is to run, as it is declared and configured."""
+        """Where its code is to run, by declaration and configuration."""
         return "process" if self.apart else "host"
 
     @property
     def requested(self) -> frozenset[str]:
-        """Permission ids that the manifest requests."""
+        """Ids of the permissions that the manifest requests."""
         return self.facts.requested
 
     @property
     def scopes(self) -> dict[str, tuple[str, ...]]:
-        """Capability → requested scope; without those that have no limit."""
+        """Capability → requested scope; capabilities without limit are left out."""
         asked = self.origin.manifest().permissions.capabilities if self.requested else ()
         return {c.name: c.scope for c in asked if c.scope}
 
@@ -238,7 +239,7 @@ class _BuiltinOrigin(PluginOrigin):
 
 @dataclass(frozen=True, slots=True)
 class _ObjectOrigin(PluginOrigin):
-    """An object that a program passed."""
+    """An object that the program passed."""
 
     thing: Any
     written: Manifest
@@ -256,7 +257,7 @@ class _ObjectOrigin(PluginOrigin):
 
 @functools.cache
 def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str) -> PluginCandidate:
-    """One of the plugins in the box; the same for all hosts of a process."""
+    """A built-in plugin; the same candidate for all hosts of a process."""
     return PluginCandidate(
         name,
         "builtin",
@@ -366,12 +367,12 @@ def _folder_of(thing: Any) -> Path | None:
 
 
 def _folder_of_manifest(given: Any) -> Path | None:
-    """Where the paths in a manifest begin that was given as a file."""
+    """The base of the paths in a manifest that was passed as a file."""
     return Path(given).absolute().parent if isinstance(given, str | Path) and not _is_text(given) else None
 
 
 def _is_text(given: str | Path) -> bool:
-    """Whether it is the text of a manifest, and not its path."""
+    """Whether it is the text of a manifest instead of its path."""
     return isinstance(given, str) and "\n" in given
 
 
@@ -407,8 +408,8 @@ def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | 
 
 
 def _name_of(thing: Any) -> str:
-    """A kebab-case name from a module's, a function's, an object's (`id`, `name`: seed 002) or a class's own; of a list, the module
-    of its tools: it stays the same when a tool is added.
+    """A kebab-case name: of a module, function, object (`id`, `name`: seed 002) or class; for a list, its module.
+    The name of a list stays the same when a tool is added.
 
     Raises:
         UsageError: a list whose tools are not all of one module (USAGE).
@@ -429,7 +430,7 @@ def _name_of(thing: Any) -> str:
 
 
 def _module_of(item: Any) -> str:
-    """The module that a tool of a list comes from, by the name its author knows; empty if unknown."""
+    """The module of a tool in a list, by the name that its author knows; empty: unknown."""
     while isinstance(item, Offer):
         item = item.thing
     code = (
@@ -452,7 +453,7 @@ def _module_of(item: Any) -> str:
 
 
 def _said(thing: Any, key: str) -> str:
-    """What an object says of itself in an attribute, where that is text."""
+    """The text in an attribute of an object; empty if it is not text."""
     try:
         said = getattr(thing, key, "")
     except Exception:  # noqa: BLE001 - a property is the plugin's code, and what it says here is only for people
@@ -461,7 +462,7 @@ def _said(thing: Any, key: str) -> str:
 
 
 def _place_of(thing: Any) -> str:
-    """Where an object comes from, for people: a module's file, else the name of its class or function."""
+    """Where an object comes from, for people: a module's file, or the name of its class or function."""
     if isinstance(thing, ModuleType):
         return _said(thing, "__file__") or thing.__name__
     named = thing if inspect.isroutine(thing) else type(thing)

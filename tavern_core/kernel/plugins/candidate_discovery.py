@@ -1,4 +1,4 @@
-"""Installed and folder plugins as candidates, and the memory of what their code offered when it was last active."""
+"""Installed plugins and folder plugins as candidates; and the cache of what their code offered when last active."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 REGISTERS_TOOLS = b"tavern_register_tools"
 _ORDER: Mapping[Source, int] = {"skill": 0, "folder": 1, "entry_point": 2, "vcp": 3}
-"""Which of two with the same id wins: skills of the project and the user before those of plugins."""
+"""Which of two plugins with the same id wins: skills of the project and the user before those of plugins."""
 MOST_SOURCES = 500
-"""How many files are searched for it; a larger package is expected to declare its tools."""
+"""How many files are searched for the hook; a larger package is expected to declare its tools."""
 
 
 class IndexedSpecs:
-    """Remembers tools, settings and node types of plugins between runs, in the index of discovery, so that they can be listed
+    """Caches tools, settings and node types of plugins in the index of discovery, so that they can be listed
     without import."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class IndexedSpecs:
         self._found: dict[str, FoundPlugin] = {}
 
     def use(self, discovery: Discovery) -> None:
-        """From now on `discovery` is what is known."""
+        """Use `discovery` from now on."""
         with self._lock:
             self._discovery = discovery
             self._found = {plugin.name: plugin for plugin in discovery.plugins}
@@ -76,7 +76,7 @@ class IndexedSpecs:
 
     @contextmanager
     def burst(self) -> Iterator[None]:
-        """Several activations, one inside the other or side by side: what they keep is written once, by the last to end."""
+        """Groups activations, nested or concurrent: their entries are written once, when the last of them ends."""
         with self._lock:
             self._bursts += 1
         try:
@@ -92,8 +92,8 @@ class IndexedSpecs:
         return None if plugin is None or candidate.source != plugin.source else plugin
 
     def specs(self, record: PluginRecord) -> dict[str, ToolSpec]:
-        """Tools of a plugin whose definition is known without importing it: from tool files, and from the last activation if its
-        files are still the same."""
+        """Tools of a plugin that are known without import: those of tool files, and those of the last activation if the
+        files are unchanged."""
         if (known := record.specs) is None:
             declared, plugin = record.read_tools(), self._plugin(record.candidate)
             remembered = () if plugin is None else plugin.specs()
@@ -103,11 +103,11 @@ class IndexedSpecs:
         return known
 
     def settings(self, candidate: PluginCandidate) -> tuple[Mapping[str, Any], ...]:
-        """The settings that its code declared when it was last active, if its files are still the same."""
+        """The settings that its code declared when last active, if its files are unchanged."""
         return () if (plugin := self._plugin(candidate)) is None else plugin.coded_settings()
 
     def nodes(self, candidate: PluginCandidate) -> tuple[NodeSpec, ...] | None:
-        """Its node types when it was last active, without code, if its files are still the same."""
+        """Its node types when last active, without code, if its files are unchanged."""
         from tavern_core.kernel.nodes.node_serialization import unpack_node
 
         if (plugin := self._plugin(candidate)) is None or (packed := plugin.coded_nodes()) is None:
@@ -115,7 +115,7 @@ class IndexedSpecs:
         try:
             return tuple(unpack_node(one) for one in packed)
         except (ValueError, KeyError, TypeError):
-            return None  # corrupt, or of another version
+            return None  # corrupt, or from another version
 
 
 def find_candidates(
@@ -137,7 +137,7 @@ def find_candidates(
 
 
 def _report_missing_roots(loaded: LoadedConfig, diagnostics: Diagnostics) -> None:
-    """A folder that the configuration names and that is not there; the default one need not exist."""
+    """Report folders that the configuration names and that do not exist; the default one need not exist."""
     plugins = loaded.config.plugins
     for key, roots in (("plugins.roots", plugins.roots), ("plugins.vcp", plugins.vcp)):
         origin = loaded.origins.get(key, DEFAULT)
@@ -187,7 +187,7 @@ class _FileOrigin(PluginOrigin):
 
 
 def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers) -> PluginCandidate:
-    """A discovered plugin, ready to be checked and activated."""
+    """A discovered plugin as a candidate."""
     module, facts, tool_ids = plugin.candidate.module, plugin.facts, plugin.declared_tools
     code = PackageCode(module) if module else FolderCode(plugin.name, plugin.folder)
     return PluginCandidate(
@@ -218,7 +218,7 @@ def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers)
 
 
 def _registers_tools(plugin: FoundPlugin) -> bool:
-    """Whether the package's code mentions the hook: its tools are then only known when it is active."""
+    """Whether the package's code mentions the hook: then its tools are only known when it is active."""
     files = plugin.files
     if files is None:
         return False

@@ -1,4 +1,4 @@
-"""The operator's decisions about what plugins ask for: reviewed, granted, refused, taken back, locked."""
+"""The operator's decisions about requests of plugins: review, grant, refuse, revoke, lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Consent:
-    """Decides and lets decisions take effect.
+    """Records decisions and applies them.
 
     Args:
         reached: service → the methods that the right to read it covers; None: unknown.
@@ -75,19 +75,19 @@ class Consent:
         await self._reconciler.decided(record)
 
     async def refuse(self, name: str, permissions: Iterable[str]) -> None:
-        """Note that requests are refused and let that take effect."""
+        """Record that requests are refused, and apply that."""
         record = self._lifecycle.record(name)
         self._grants.refuse(facts_of_now(record.candidate), tuple(permissions) or ("*",), by=who())
         await self._reconciler.decided(record)
 
     async def revoke(self, name: str, permissions: Iterable[str]) -> None:
-        """Take grants back and let that take effect."""
+        """Revoke grants, and apply that."""
         record = self._lifecycle.record(name)
         self._grants.revoke(name, tuple(permissions) or ("*",), by=who())
         await self._reconciler.decided(record)
 
     async def lock(self, *, prune: bool) -> Mapping[str, GrantRecord]:
-        """Write down what is installed, with the decisions that carry over; see `Tavern.lock`."""
+        """Record what is installed, with the decisions that still apply; see `Tavern.lock`."""
         installed = self.lockable()
         grants = self._grants.bring_up_to_date(*installed)
         if prune:
@@ -100,13 +100,13 @@ class Consent:
         return grants.records
 
     def differences(self) -> dict[str, str]:
-        """Plugin → why it is not exactly what the lock file says; those that are, are not in it."""
+        """Plugin → how it differs from the lock file; plugins that do not differ are left out."""
         grants = self._grants.read()
         found = {facts.name: difference(facts, grants.get(facts.name)) for facts in self.lockable()}
         return {name: why for name, why in found.items() if why}
 
     def lockable(self) -> list[PluginFacts]:
-        """What the lock file is about: found plugins whose plugin.yaml can be read, disabled ones included."""
+        """The plugins in the lock file: discovered ones with a readable plugin.yaml, including disabled ones."""
         candidates = [record.candidate for record in self._lifecycle.records.values()]
         return [facts_of_now(c) for c in candidates if c.source not in GRANTED_BY_PASSING and not c.errors]
 

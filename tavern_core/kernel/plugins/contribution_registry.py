@@ -1,6 +1,6 @@
 """Everything besides tools and hooks that plugins contribute: executors, namespaces, profiles, commands, channels, providers.
 
-One table for all of them: section → name → (plugin, thing). A name that is taken is a conflict that names both.
+One table holds all: section → name → (plugin, object). If a name is taken, the conflict names both plugins.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Contributions:
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
         self._overrides: dict[str, dict[str, ServiceOverride]] = {}
-        self._used: dict[str, tuple[str, Any]] = {}  # services as they are used: overridden ones replaced
+        self._used: dict[str, tuple[str, Any]] = {}  # services in use: overridden ones are replaced
         self._builtin: frozenset[str] = frozenset()
         self.generation = 0
-        """Changes whenever something does."""
+        """Changes with every change of the table."""
 
     def add_all(
         self,
@@ -66,9 +66,10 @@ class Contributions:
         """Register all contributions of one plugin, or none.
 
         Args:
-            offered: section → name → thing.
-            source: where the plugin comes from. Only the host's own and the objects of the program may take its namespaces.
-            overriding: services that take the place of others.
+            offered: section → name → object.
+            source: where the plugin comes from. Only the host's own plugins and objects of the program may use its
+                namespaces.
+            overriding: services that replace others.
 
         Raises:
             NameConflict: a name is taken or reserved (NAME_CONFLICT).
@@ -96,7 +97,7 @@ class Contributions:
         self._changed.emit()
 
     def remove(self, plugin: str) -> None:
-        """Forget everything of one plugin; what it has overridden is used again."""
+        """Remove everything of one plugin; the services that it replaced are used again."""
         with self._lock:
             self._known = {
                 section: {name: entry for name, entry in known.items() if entry[0] != plugin}
@@ -120,7 +121,7 @@ class Contributions:
         self.generation += 1
 
     def get(self, section: str, name: str) -> Any:
-        """The thing, or None."""
+        """The object, or None."""
         entry = self._entries(section).get(name)
         return entry[1] if entry else None
 
@@ -130,20 +131,20 @@ class Contributions:
         return entry[0] if entry else None
 
     def all(self, section: str) -> dict[str, Any]:
-        """Name → thing of one section."""
+        """Name → object in one section."""
         return {name: thing for name, (_, thing) in self._entries(section).items()}
 
     def kinds_of_plugins(self) -> frozenset[str]:
-        """The kinds of tools for which plugins, and not the host itself, contribute executors."""
+        """The kinds of tools whose executors are contributed by plugins that are not built in."""
         executors = self._entries("executors")
         return frozenset(kind for kind, (owner, _) in executors.items() if owner not in self._builtin)
 
     def overrides(self, name: str, plugin: str) -> bool:
-        """True if `plugin` contributes an override of this service, used or not."""
+        """Whether `plugin` contributes an override of this service, in use or not."""
         return plugin in self._overrides.get(name, ())
 
     def overriders(self, name: str) -> list[str]:
-        """The plugins that override a service, the one that is used first."""
+        """The plugins that override a service; the one in use comes first."""
         found = sorted(self._overrides.get(name, {}).values(), key=lambda o: (o.rank, o.plugin))
         return [override.plugin for override in found]
 
@@ -156,15 +157,15 @@ class Contributions:
         self._changed.emit()
 
     def override_of(self, name: str, plugin: str) -> Service:
-        """What a plugin puts in the place of a service."""
+        """A plugin's override of a service."""
         return self._overrides[name][plugin].service
 
     def is_builtin(self, plugin: str | None) -> bool:
-        """True for a plugin of the host's own that is active."""
+        """Whether the plugin is built in and active."""
         return plugin in self._builtin
 
     def original(self, name: str) -> tuple[str, Service | None]:
-        """The plugin that contributes a service, and the service without its overrides; "" and None if there is none."""
+        """The plugin that contributes a service, and the service without overrides; "" and None: there is none."""
         return self._known["services"].get(name, ("", None))
 
     def _entries(self, section: str) -> dict[str, tuple[str, Any]]:
@@ -179,14 +180,14 @@ def _taken(plugin: str, section: str, name: str, by: str) -> NameConflict:
 
 
 def checked_contributions(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, Any]:
-    """What one register-hook answered, as name → thing, each checked against its Protocol.
+    """The answer of a register hook as name → object, each checked against its Protocol.
 
     Args:
         where: ``file:line`` of the hook's implementation, for messages.
 
     Raises:
-        ActivationFailed: something in it is not what the hook may return (ACTIVATION_FAILED).
-        NameConflict: it has a name twice (NAME_CONFLICT).
+        ActivationFailed: it contains what the hook may not return (ACTIVATION_FAILED).
+        NameConflict: it contains a name twice (NAME_CONFLICT).
     """
     if answer is None:
         return {}
@@ -200,7 +201,7 @@ def checked_contributions(section: str, answer: Any, plugin: str, where: str = "
     for name, thing in pairs:
         if not isinstance(name, str) or not name or len(name) > 200:
             raise ActivationFailed(f"{place}: {name!r:.200} is not a name", hint=f"return {form}")
-        name = str.__str__(name)  # a subclass may give one name to the check of rights and another to the look-up
+        name = str.__str__(name)  # a subclass could give the check of rights one name and the look-up another
         if name in found:
             raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
         found[name] = _settled(name, thing, plugin)
@@ -208,7 +209,7 @@ def checked_contributions(section: str, answer: Any, plugin: str, where: str = "
 
 
 def _settled(name: str, thing: Any, plugin: str) -> Any:
-    """A thing as the table holds it."""
+    """An object in the form in which the table holds it."""
     if isinstance(thing, Service):
         return _under(name, thing)
     if isinstance(thing, Resource | Prompt):
@@ -237,9 +238,9 @@ def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, An
 
 
 def _has_form_of(thing: Any, protocol: type) -> bool:
-    """`isinstance` as from Python 3.12: members are looked up and not run, since an adapter may load its module in a property."""
+    """`isinstance` as of Python 3.12: looks members up without running them, as a property may load a module."""
     members = [name for name in vars(protocol) if not name.startswith("_")]
-    of_type = set().union(*map(vars, type(thing).__mro__))  # most are there, where a look takes little time
+    of_type = set().union(*map(vars, type(thing).__mro__))  # most members are there, and checking the types is quick
     return all(name in of_type or inspect.getattr_static(thing, name, protocol) is not protocol for name in members)
 
 
@@ -250,7 +251,7 @@ def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]
         for thing in [answer] if isinstance(answer, kind) else answer:
             if not isinstance(thing, kind):
                 name = type(thing).__name__
-                shown = f"{type(thing).__module__}.{name}" if name == what else name  # click has a Command, too
+                shown = f"{type(thing).__module__}.{name}" if name == what else name  # click also has a class Command
                 raise TypeError(f"{shown} is not a {what}")
             yield thing.name, thing  # type: ignore[attr-defined]
 
@@ -258,7 +259,7 @@ def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]
 
 
 def _services(answer: Any) -> Iterable[tuple[str, Any]]:
-    """Services, or name → the object of a service that needs neither start nor stop."""
+    """Services; or name → an object whose service needs neither start nor stop."""
     if isinstance(answer, Mapping):
         answer = [
             _under(name, thing) if isinstance(thing, Service) else Service(name, thing)
@@ -278,7 +279,7 @@ def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _contributions(answer: Any) -> Iterable[tuple[str, Contribution]]:
-    """Name → object, or items with their own name (seed 002 passes plain objects)."""
+    """Name → object, or items with a name of their own (seed 002 passes plain objects)."""
     if isinstance(answer, str | bytes):
         raise TypeError("a text is not a list of contributions")
     if isinstance(answer, Mapping) and not isinstance(answer.get("name", answer.get("id")), str):
@@ -315,7 +316,7 @@ def _contribution(item: Any) -> Contribution:
 
 
 def _offered_nodes(answer: Any) -> Iterable[tuple[str, Any]]:
-    """Marked functions and classes, in lists of lists; described once their owner is known (`kernel/nodes/node_signature_reading.py`)."""
+    """Marked functions and classes, in nested lists. They are described later, when their owner is known."""
     from tavern_core.contract.nodes import node_mark_of
     from tavern_core.model.node import NodeSpec
 
@@ -360,9 +361,9 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
     "resources": (_list_of(Resource, "Resource"), '[Resource("name", "docs://address", "tool")]'),
     "prompts": (_list_of(Prompt, "Prompt"), '[Prompt("name", "tool")]'),
 }
-"""Section → what reads the answer of its hook, and the form that messages recommend."""
+"""Section → the reader of its hook's answer, and the form that messages recommend."""
 SECTIONS: Final = {section: f"tavern_register_{section}" for section in _READERS}
-"""Section of the manifest → hook that fills it, for what this table holds."""
+"""Section of the manifest → the hook that fills it, for the sections of this table."""
 
 
 def _is_reserved(section: str, name: str, source: Source) -> bool:

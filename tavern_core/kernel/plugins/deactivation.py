@@ -1,6 +1,6 @@
-"""Stopping one plugin: no new calls, time for the running ones, `tavern_stop`, services in reverse, then all is removed.
+"""Stops one plugin: no new calls, time for running ones, `tavern_stop`, services in reverse order, removal.
 
-An error on the way is a diagnostic; the plugin is still stopped.
+An error on the way becomes a diagnostic; the plugin still stops.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ async def stop(record: PluginRecord, tables: HostRegistries, drain_s: float) -> 
     Args:
         drain_s: how long running calls may take to end, in seconds.
     """
-    # Its ids stay known while it stops: a caller gets the true reason, not "no such tool".
+    # Its tool ids stay while it stops: a caller gets the true reason, not "no such tool".
     listed = [RegistryEntry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]
     tables.registry.put(record.name, record.rank, listed, {})
     try:
         await _drain(record, tables, drain_s)
         ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
         await tables.calls.notify(ends, {}, tables.mode)
-    finally:  # the stopping task may be cancelled while it waits; no part of the plugin may stay
+    finally:  # the stopping task may be cancelled while it waits, but no part of the plugin may stay
         await stop_started(record, tables)
         await _close_executors(record, tables)
         forget(record, tables)
 
 
 def forget(record: PluginRecord, tables: HostRegistries) -> None:
-    """Take everything that a plugin registered out of the host's tables."""
+    """Remove everything that a plugin registered from the host's tables."""
     tables.registry.drop(record.name)
     tables.hooks.remove(record.name)
     tables.contributions.remove(record.name)
@@ -66,7 +66,7 @@ async def stop_started(record: PluginRecord, tables: HostRegistries) -> None:
 
 
 async def _close_executors(record: PluginRecord, tables: HostRegistries) -> None:
-    """An executor that keeps processes or connections has a `close`, sync or async."""
+    """Call `close`, sync or async, of executors that keep processes or connections."""
     for kind, executor in tables.contributions.all("executors").items():
         close = getattr(executor, "close", None)
         if tables.contributions.owner("executors", kind) != record.name or not callable(close):
@@ -77,7 +77,7 @@ async def _close_executors(record: PluginRecord, tables: HostRegistries) -> None
 
 
 async def _failure(tables: HostRegistries, end: Callable[[], Any]) -> Exception | None:
-    """End something; the error, if there is one: it must not keep the others running."""
+    """Call a function that ends something; return its error, which must not prevent the others from ending."""
     try:
         await tables.calls.work("stopping it", end, mode=tables.mode)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything

@@ -1,7 +1,7 @@
-"""Decisions about plugins that other processes write: grants and refusals in the lock file, plugins that are switched off.
+"""Applies decisions that other processes make: grants and refusals in the lock file, disabled plugins.
 
-A thread looks at the two files twice a second. So calls do nothing for this, and a plugin that lost its rights elsewhere
-loses them here a moment later.
+A thread checks the two files twice a second, so calls do no work for this. A plugin whose rights another process
+revoked loses them here a moment later.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Stamps = tuple[tuple[int, ...] | None, ...]
 
 
 class DecisionFiles:
-    """The two files of a host; created before either is read, so that no later change goes unseen."""
+    """The two files of a host; created before either is read, so that no later change is missed."""
 
     def __init__(self, grants: GrantStore, states: PluginStates) -> None:
         self.grants, self.states = grants, states
         self.seen = self.stamps()
 
     def stamps(self) -> Stamps:
-        """Another value after each change of one of the files."""
+        """A value that changes with each change of one of the files."""
         return _stamp(self.grants.path), _stamp(self.states.path)
 
 
 class DecisionWatch:
-    """Looks for changes of files while a host is open.
+    """Watches the files while a host is open.
 
     Args:
-        apply: lets decisions take effect; False: not all of them yet.
+        apply: applies the decisions; False: not all of them yet.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class DecisionWatch:
         self._portal = portal
         self._apply = apply
         self._applying: list[Future[bool]] = []
-        """Begun and not yet looked at; several where a plugin that is stopped waits for its calls."""
+        """Applications that were begun and not checked yet; several if a stopping plugin waits for its calls."""
         self._closing = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._watch, name="tavern-decisions", daemon=True)
 
     def start(self) -> None:
-        """Look from now on. Decisions take effect on the loop that runs now: it is the one on which plugins are activated."""
+        """Start watching. Decisions are applied on the running loop: the one on which plugins are activated."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -92,7 +92,7 @@ class DecisionWatch:
             self._seen = found
 
     def _begun(self) -> Future[bool]:
-        """Decisions are taking effect now, on the host's own loop where the one that opened the host has stopped."""
+        """Start applying decisions; on the host's own loop if the loop that opened the host has stopped."""
         self._portal.check()
         if self._loop is None or not self._loop.is_running():
             return self._portal.begin(self._apply())

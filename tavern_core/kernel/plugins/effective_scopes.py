@@ -1,6 +1,6 @@
 """The effective scopes of a plugin's grants, with the paths of this host.
 
-Used to confine a plugin and to check the values of a call: guards find the same in ``call.rights.scopes``.
+Used to confine a plugin and to check the arguments of a call: guards find the same scopes in ``call.rights.scopes``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NET: Final = ("network", "read:web")
 
 
 def narrow_rights(rights: Rights, context: CallContext) -> Rights:
-    """`rights` with each scope narrowed by the caller; a caller never widens one."""
+    """`rights` with each scope narrowed by the caller, who can never widen one."""
     places = dict(rights.places)
     if context.workspace_dir:
         places["$workspace"] = str(Path(context.workspace_dir).expanduser().absolute())
@@ -35,11 +35,11 @@ def narrow_rights(rights: Rights, context: CallContext) -> Rights:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveScopes:
-    """The places of one host.
+    """Resolves the paths in scopes for one host.
 
     Args:
-        project: what ``./data`` in a scope is relative to.
-        data_root: where the plugins' own folders are.
+        project: the base of ``./data`` in a scope.
+        data_root: the folder of the plugins' own folders.
         hosts: where the host's own plugins may connect to, besides public names at the usual ports.
     """
 
@@ -48,9 +48,9 @@ class EffectiveScopes:
     hosts: tuple[str, ...] = ()
 
     def scopes(self, record: PluginRecord) -> Mapping[str, tuple[str, ...]]:
-        """Granted capability → its scope; those without limit are not in it.
+        """Granted capability → its scope; capabilities without limit are left out.
 
-        Paths are absolute, except ``$workspace``: that is a matter of each call (`model.scope.folders` puts it in).
+        Paths are absolute, except ``$workspace``, which depends on the call (`model.scope.folders` inserts it).
         """
         roots = self.places(record)
         found = {
@@ -62,7 +62,7 @@ class EffectiveScopes:
         return found
 
     def places(self, record: PluginRecord) -> Mapping[str, str]:
-        """What the beginnings of paths stand for (`model.capability_scope.ROOTS`; "" is the project), except ``$workspace``."""
+        """The folders of path prefixes (`model.capability_scope.ROOTS`; "" is the project), except ``$workspace``."""
         places = {
             "": str(self.project),
             "$data": str(self.data_root / record.name),

@@ -1,6 +1,6 @@
 """Decides which plugins may be activated, from declarations, grants and configuration, without running plugin code.
 
-The first reason found is reported; each says what to do about it.
+The first reason found is reported, with what to do about it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tavern_core.model.plugin_status import Diagnostic
 
 _NAMESPACES: Final = frozenset(map(fold, RESERVED_NAMESPACES))
 _REVIEWED: Final = PluginCondition("reviewed")
-"""Nothing speaks against it so far; what it was granted follows."""
+"""No reason against it was found so far; its grants are added next."""
 LONGEST_PATH: Final = 20
-"""Names in the path of a circle that a message shows."""
+"""How many names of a dependency cycle a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class EligibilityInputs:
 
 
 def check_eligibility(records: Mapping[str, PluginRecord], around: EligibilityInputs) -> None:
-    """Set the condition of every record that is not active: state, reason and grants, each taken over as a whole."""
+    """Set the condition of every record that is not active: state, reason and grants, replaced as a whole."""
     _review_names(records, around.base)
     waiting = [r for r in records.values() if not r.active]
     verdicts = {r.name: _judge_alone(r, around) for r in waiting}
@@ -54,20 +54,20 @@ def check_eligibility(records: Mapping[str, PluginRecord], around: EligibilityIn
         if verdict.state == "reviewed":
             verdict = granted_now(record, around)
         elif verdict.state == "failed":
-            # A plugin whose gate was granted and that cannot run must be known as such: calls are refused meanwhile.
+            # Mark a plugin with a granted gate that cannot run: calls are refused meanwhile.
             verdict = replace(verdict, granted=_granted_anyway(record, around))
         record.judged(verdict)
 
 
 def _review_names(records: Mapping[str, PluginRecord], base: Foundation) -> None:
-    """Report entries of tavern.yaml that name no plugin or permission: without effect, they would go unnoticed."""
+    """Report entries of tavern.yaml that match no plugin or permission, which would have no effect."""
     config = base.config
     lists: tuple[tuple[str, Iterable[str]], ...] = (
         ("plugins.load", config.plugins.load or ()),
         ("plugins.disable", config.plugins.disable),
         ("plugins.onFailure", config.plugins.on_failure),
         ("isolation.plugins", config.isolation.plugins),
-        # These are read as in lists of tools: other spellings of a plugin's name, and the host's own namespaces.
+        # These names follow the rules of tool lists: other spellings, and the host's own namespaces.
         ("limits.plugins", [n for n in config.limits.plugins if fold(n) not in {*map(fold, records), *_NAMESPACES}]),
     )
     for key, names in lists:
@@ -105,7 +105,7 @@ def _judge_alone(record: PluginRecord, around: EligibilityInputs) -> PluginCondi
 
 
 def _obstacle(record: PluginRecord, around: EligibilityInputs) -> TavernError | None:
-    """Why a plugin cannot be used that is sound and not turned off; None where it can."""
+    """Why a valid, enabled plugin cannot be used; None: it can."""
     candidate = record.candidate
     if is_reserved(candidate.name):
         return NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin")
@@ -123,7 +123,7 @@ def _obstacle(record: PluginRecord, around: EligibilityInputs) -> TavernError | 
 
 
 def _switched_off(record: PluginRecord, around: EligibilityInputs) -> tuple[str, str] | None:
-    """Why a plugin was turned off, and how to turn it on; None if it is on."""
+    """Why a plugin is disabled, and how to enable it; None: it is enabled."""
     name, plugins = record.name, around.base.config.plugins
     if around.base.is_safe_mode and record.candidate.source != "object":
         return "safe mode: only the host's own plugins run", "open the host without safe mode"
@@ -158,8 +158,8 @@ def _judge_host_version(record: PluginRecord, base: Foundation) -> DependencyUnm
 
 
 def _judge_slots(records: Mapping[str, PluginRecord], verdicts: dict[str, PluginCondition], base: Foundation) -> None:
-    """Of the plugins that name an exclusive slot, one may be active: the one that is, else the configured one, else the
-    first by precedence."""
+    """Of the plugins that name the same exclusive slot, one may be active: the active one, else the configured one,
+    else the first by precedence."""
     chosen, rivals = base.config.slots, dict[str, list[PluginRecord]]()
     for record in records.values():
         fit = record.active or verdicts[record.name].state == "reviewed"
@@ -181,7 +181,7 @@ def _judge_slots(records: Mapping[str, PluginRecord], verdicts: dict[str, Plugin
 def _judge_dependencies(
     waiting: list[PluginRecord], verdicts: dict[str, PluginCondition], records: Mapping[str, PluginRecord]
 ) -> None:
-    """Missing, failed and disabled dependencies and cycles; repeated until stable."""
+    """Check for missing, failed and disabled dependencies and cycles; repeated until stable."""
     tied = _tied(records)
     for record in waiting if tied else ():
         if verdicts[record.name].state == "reviewed" and (path := _circle(record.name, tied)):
@@ -217,7 +217,7 @@ def _unmet(
 
 
 def _tied(records: Mapping[str, PluginRecord]) -> dict[str, tuple[str, ...]]:
-    """The plugins that wait for each other, or for such ones, with what they need among them; usually there are none."""
+    """Plugins in a dependency cycle, or dependent on one, each with its dependencies among them; usually none."""
     every = ((name, {n for n in _needs(record) if n in records}) for name, record in records.items())
     left = {name: needs for name, needs in every if needs}
     needed_by: dict[str, list[str]] = {}
@@ -236,7 +236,7 @@ def _tied(records: Mapping[str, PluginRecord]) -> dict[str, tuple[str, ...]]:
 
 
 def _circle(start: str, tied: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The shortest path from a plugin back to itself, or []; a long one with its middle left out."""
+    """The shortest path from a plugin back to itself, or []; the middle of a long path is left out."""
     came_from: dict[str, str] = {}
     queue = deque([start] if start in tied else [])
     while queue:
@@ -261,9 +261,9 @@ def _needs(record: PluginRecord) -> Iterable[str]:
 
 
 def granted_now(record: PluginRecord, around: EligibilityInputs) -> PluginCondition:
-    """The condition of a plugin against which nothing speaks, with what it is granted."""
+    """The condition of a plugin without any reason against it, with its grants."""
     candidate = record.candidate
-    if candidate.source in GRANTED_BY_PASSING:  # passing it to the host grants it
+    if candidate.source in GRANTED_BY_PASSING:  # passing it to the host grants its requests
         return PluginCondition(
             "granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes
         )
@@ -289,7 +289,7 @@ def granted_now(record: PluginRecord, around: EligibilityInputs) -> PluginCondit
 
 
 def _untrusted(candidate: PluginCandidate, decision: GrantDecision) -> PluginCondition:
-    """A skill that is not trusted as it is now: no model sees any of it."""
+    """A skill whose current files are not trusted: no model sees any of it."""
     skill = candidate.facts.display_name
     why = "its files are not those that were trusted" if decision.changed else "it came with the project"
     if TRUST.id not in decision.undecided:
@@ -306,7 +306,7 @@ def _untrusted(candidate: PluginCandidate, decision: GrantDecision) -> PluginCon
 
 
 def _granted_anyway(record: PluginRecord, around: EligibilityInputs) -> frozenset[str]:
-    """What a plugin that cannot run was granted, as far as known without its manifest."""
+    """The grants of a plugin that cannot run, as far as known without its manifest."""
     if record.candidate.source in GRANTED_BY_PASSING:
         return record.candidate.requested
     decided = around.decisions.grants.get(record.name)
@@ -314,7 +314,7 @@ def _granted_anyway(record: PluginRecord, around: EligibilityInputs) -> frozense
 
 
 def undecided_reason(name: str, undecided: Collection[str]) -> str:
-    """What a person has to decide."""
+    """The requests that a person has to decide."""
     stays = " (it stays in its own process until then)" if TIER.id in undecided else ""
     return f"asks for {', '.join(sorted(undecided))}{stays}; decide with `tavern plugins grant {name}`"
 
@@ -328,12 +328,12 @@ def missing_reason(name: str, missing: Collection[str]) -> str:
 
 
 def fits_host(version: str, specifier: str) -> bool:
-    """Whether a version of tavern-core is in the range of `requires.host` or `requires.tested`; an empty one holds all."""
+    """Whether a version of tavern-core is in the range of `requires.host` or `requires.tested`; empty: any is."""
     if not specifier:
         return True
-    from packaging.version import Version  # here: the host's own plugins have no need of it
+    from packaging.version import Version  # here, because the host's own plugins do not need it
 
-    return _satisfies(Version(version).base_version, specifier)  # a development version of 1.0 has what 1.0 has
+    return _satisfies(Version(version).base_version, specifier)  # a development version of 1.0 counts as 1.0
 
 
 def _satisfies(version: str, specifier: str) -> bool:

@@ -1,7 +1,7 @@
-"""Which plugins the operator switched on or off, with the reason; stored in a small file of the state folder.
+"""Which plugins the operator enabled or disabled, with the reason; stored in a small file of the state folder.
 
 A plugin without an entry follows the configuration. If the file is corrupt when a host opens, all entries are lost, and
-the finding says so: disabled plugins are enabled again, their grants are unchanged. A host that runs keeps what it read.
+the finding says so: disabled plugins are enabled again, their grants are unchanged. A running host keeps what it read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EnabledDecision:
 
 @dataclass(frozen=True, slots=True)
 class EnabledDecisions:
-    """All decisions, and what is wrong in the file."""
+    """All decisions, and the findings about the file."""
 
     switches: Mapping[str, EnabledDecision] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -43,7 +43,7 @@ class EnabledDecisions:
 
 
 class PluginStates:
-    """Reads and changes the decisions; several processes may.
+    """Reads and changes the decisions; used by several processes.
 
     Args:
         clock: seconds since the epoch.
@@ -55,14 +55,14 @@ class PluginStates:
         self._clock = clock
         self._last: dict[str, str] | None = None
         self.findings: tuple[Finding, ...] = ()
-        """What was wrong in the file when `disabled` read it."""
+        """Findings about the file when `disabled` read it."""
 
     def read(self) -> EnabledDecisions:
         """The current decisions; never raises."""
         return _states(self._file.read(), self.path)
 
     def disabled(self) -> dict[str, str]:
-        """Plugin → reason, for those that are switched off now; as they were read last, where the file has become corrupt."""
+        """Plugin → reason, for disabled plugins; if the file has become corrupt, as last read."""
         read = self.read()
         self.findings = read.findings
         if self._last is None or not any(finding.severity == "error" for finding in read.findings):
@@ -70,11 +70,11 @@ class PluginStates:
         return self._last
 
     def enable(self, plugin: str) -> EnabledDecisions:
-        """Switch a plugin on. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
+        """Enable a plugin. Raises StateDamaged (STATE_DAMAGED): the file cannot be written."""
         return self._set(plugin, True, "", "")
 
     def disable(self, plugin: str, *, reason: str = "", by: str = "") -> EnabledDecisions:
-        """Switch a plugin off. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
+        """Disable a plugin. Raises StateDamaged (STATE_DAMAGED): the file cannot be written."""
         return self._set(plugin, False, reason, by)
 
     def _set(self, plugin: str, enabled: bool, reason: str, by: str) -> EnabledDecisions:
@@ -93,7 +93,7 @@ def _states(state: JsonState, path: Path) -> EnabledDecisions:
         if (switch := _switch(row)) is not None:
             switches[name] = switch
         else:
-            # A decision that cannot be read is taken as the careful one.
+            # An unreadable decision counts as the cautious one.
             switches[name] = EnabledDecision(False, "its row in the state file cannot be read")
             where = Location(str(path), pointer=f"plugins.{name}")
             findings.append(

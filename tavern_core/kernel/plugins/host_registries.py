@@ -1,4 +1,4 @@
-"""Where what plugins contribute is registered, and what their code needs to run."""
+"""The tables in which contributions of plugins are registered, and what the plugins' code needs to run."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class ImportGuard(Protocol):
-    """Keeps an import that would end or hang the process away from the host."""
+    """Protects the host from imports that would end or hang the process."""
 
     def judge(self, candidate: PluginCandidate) -> None:
         """Try the import in another process first, if necessary.
 
         Raises:
-            ActivationFailed: the host would not survive it (ACTIVATION_FAILED).
+            ActivationFailed: it would end the host (ACTIVATION_FAILED).
         """
         ...
 
     def load(self, candidate: PluginCandidate, ctx: PluginContext) -> Any:
-        """Import the code of a plugin that was found; its errors pass through."""
+        """Import the code of a discovered plugin; its errors pass through."""
         ...
 
     def look_after(self) -> None:
-        """Have the running loop clean up after `judge`, when it is finished."""
+        """Let the running loop clean up after `judge` when that is finished."""
         ...
 
     def refusal(self, candidate: PluginCandidate) -> Finding | None:
@@ -48,26 +48,26 @@ class ImportGuard(Protocol):
         ...
 
     def forget(self, name: str) -> None:
-        """Forget what is known of a plugin: the operator wants it tried again."""
+        """Forget earlier failures of a plugin: the operator wants another attempt."""
         ...
 
 
 class UpstreamLists(Protocol):
-    """Requests the tools of upstreams."""
+    """Requests the tool lists of upstreams."""
 
     async def find(self, plugin: str, /) -> bool:
         """Request the tools of an upstream for the first time; True: there may be more tools now."""
         ...
 
     async def refresh_used(self) -> Any:
-        """Request the tools again of all upstreams that are in use."""
+        """Request the tools of all upstreams in use again."""
         ...
 
 
 class Engines:
-    """Closes the one cycle of a host: calls run workflows and become jobs, and nodes and jobs make calls.
+    """Closes the one cycle of a host: calls run workflows and become jobs; nodes and jobs make calls.
 
-    Set once the last part is built; looked up when a tool is bound, or when a job begins.
+    Set once the last part is built; read when a tool is bound, or when a job begins.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Engines:
         self.calls: Calls | None = None
 
     def enter(self, flow: FlowEngine, runs: RunJobs, calls: Calls) -> None:
-        """From now on tools may be bound to them."""
+        """Set the parts, so that tools can be bound to them."""
         self.flow, self.runs, self.calls = flow, runs, calls
 
 
@@ -96,10 +96,10 @@ class HostRegistries:
 
     @property
     def mode(self) -> ExecutionMode:
-        """How code is run for callers in an event loop."""
+        """How code runs for callers in an event loop."""
         return self.base.mode
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """What a person should know."""
+        """Findings that people should see."""
         return self.base.diagnostics

@@ -1,4 +1,4 @@
-"""What plugins offer in the sections of `Contributions`, for programs that embed the host: a declaration is enough, activation follows."""
+"""Looks up contributions for programs that embed the host; activates the plugins that declare them first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tavern_core.model.nearest import did_you_mean
 
 
 class LazyContributions:
-    """Looks things up, after activating the plugins that declare them."""
+    """Looks objects up, after activating the plugins that declare them."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle, self._contributions = lifecycle, lifecycle.tables.contributions
 
     def all(self, section: str) -> dict[str, Any]:
-        """Everything of one section.
+        """All objects of one section.
 
         Raises:
             UsageError: there is no such section (USAGE).
@@ -33,7 +33,7 @@ class LazyContributions:
         return self._contributions.all(section)
 
     async def one(self, section: str, name: str) -> Any:
-        """One thing of a section; see `Tavern.contribution`."""
+        """One object of a section; see `Tavern.contribution`."""
         for record in list(self._lifecycle.records.values()):
             if name in record.candidate.facts.declared.get(section, ()):
                 await self._lifecycle.activate(record.name)
@@ -41,6 +41,6 @@ class LazyContributions:
         return self._contributions.get(section, name)
 
     def inactive(self, section: str) -> bool:
-        """Whether a plugin that is not active declares something of a section."""
+        """Whether an inactive plugin declares something in a section."""
         records = self._lifecycle.records.values()
         return any(r.can_start and section in r.candidate.facts.sections for r in records)

@@ -1,13 +1,14 @@
-"""The life of the plugins of one host.
+"""The lifecycle of the plugins of one host.
 
     found --judge--> reviewed --grants--> granted --activate--> active --stop--> stopped
                         |                    |                    |
                         +--- failed (reason) +--------------------+        disabled: by the operator
                         +--> pending_consent: a request has no decision; the rest of the plugin works
 
-Judging needs no plugin code (`eligibility.py`). Activation is a transaction (`activation.py`). Only one caller at a time
+Checking needs no plugin code (`eligibility.py`). Activation is a transaction (`activation.py`). Only one caller at a
+    time
 changes a plugin (`PluginTransitions`). The dependencies of a plugin are activated before it and stop after it. A broken
-plugin keeps its row with the reason, and does not affect others.
+plugin keeps its entry with the reason, and does not affect others.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.secret_scanning import redact_sentence
 
 _mine: ContextVar[frozenset[tuple[int, str]]] = ContextVar("tavern_transitions", default=frozenset())
-"""What the running code is itself in the middle of changing; hooks run in threads with a copy of it."""
+"""The plugins that the running code is changing; hooks run in threads with a copy of this set."""
 
 
 class PluginTransitions:
-    """The changes of one host's plugins that are under way: one at a time for each plugin, over threads and event loops.
+    """The running changes of a host's plugins: one at a time for each plugin, across threads and event loops.
 
-    ``async with transitions.of("text"):`` waits for the present change of it; then only the block changes it.
+    ``async with transitions.of("text"):`` waits for the running change; then only the block changes the plugin.
     """
 
     def __init__(self) -> None:
@@ -52,15 +53,15 @@ class PluginTransitions:
         self._now: dict[str, Future[None]] = {}
 
     def under_way(self, name: str) -> bool:
-        """True while the plugin is being changed."""
+        """Whether the plugin is being changed."""
         return name in self._now
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        """Be the only one who changes the plugin.
+        """Hold the exclusive right to change the plugin.
 
         Raises:
-            PluginError: the caller runs inside a change of this very plugin, and would wait for itself (PLUGIN_FAILED).
+            PluginError: the caller runs inside a change of the same plugin, and would wait for itself (PLUGIN_FAILED).
         """
         key = (id(self), name)
         if key in _mine.get():
@@ -74,7 +75,7 @@ class PluginTransitions:
                 if before is None:
                     mine = self._now[name] = Future()
                     break
-            # Not awaited itself: a waiter that is cancelled must not cancel what others wait for.
+            # Not awaited directly: cancelling one waiter must not cancel what others wait for.
             await asyncio.wait([asyncio.wrap_future(before)])
         token = _mine.set(_mine.get() | {key})
         try:
@@ -87,7 +88,7 @@ class PluginTransitions:
 
 
 class Lifecycle:
-    """Activates and stops plugins, and keeps their records true."""
+    """Activates and stops plugins, and updates their records."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class Lifecycle:
         self._transitions = PluginTransitions()
         self._listing = threading.Lock()
         self._declared: dict[str, tuple[PluginCandidate, tuple[RegistryEntry, ...]]] = {}
-        self._order: list[str] = []  # in which plugins became active; stopped in reverse
+        self._order: list[str] = []  # the order of activation; plugins stop in reverse
 
     # Looking ----------------------------------------------------------------------------------------------------------
 
@@ -119,11 +120,11 @@ class Lifecycle:
         return self.records[name]
 
     def is_changing(self, name: str) -> bool:
-        """True while a plugin is being activated or stopped."""
+        """Whether a plugin is being activated or stopped."""
         return self._transitions.under_way(name)
 
     def list_declared(self) -> None:
-        """List what plugins declare that are not active, so that it can be seen, and used on first call."""
+        """Register the declarations of inactive plugins, so that they can be seen, and used on first call."""
         with self._listing:
             changes: dict[str, tuple[int, tuple[RegistryEntry, ...], Mapping[str, str]]] = {}
             have_values = self.tables.settings.plugins_with_values()
@@ -136,7 +137,7 @@ class Lifecycle:
             self.tables.registry.put_all(changes)
 
     def _entries_of(self, candidate: PluginCandidate) -> tuple[RegistryEntry, ...]:
-        """What it declares; made once, because everything is listed several times while a host opens."""
+        """The entries that it declares; cached, because everything is listed several times while a host opens."""
         known = self._declared.get(candidate.name)
         if known is None or known[0] is not candidate:
             known = self._declared[candidate.name] = (
@@ -146,7 +147,7 @@ class Lifecycle:
         return known[1]
 
     def tools_changed(self, name: str, candidate: PluginCandidate) -> None:
-        """Take over what a plugin without code says about its tools now; calls that run go on."""
+        """Replace the tools of a plugin without code by their new declarations; running calls continue."""
         if (record := self.records.get(name)) is None or record.candidate.source != candidate.source:
             return
         with self._listing:
@@ -161,10 +162,11 @@ class Lifecycle:
         self.tables.base.signals.tools.emit()  # the ids may be the same
 
     def _declare_settings(self, record: PluginRecord, *, has_values: bool) -> None:
-        """Make the settings of a plugin known that is not active, so that they can be seen and changed.
+        """Declare the settings of an inactive plugin, so that they can be seen and changed.
 
-        Those of plugins from files, which were checked when they were found, wait for their first use (`PluginSettings`), or a value
-        is stored for one of them: it may be a secret, or wrong.
+        Plugins from files were checked when found. Their settings are declared on first use (`PluginSettings`), or now
+            if
+        a value is stored for one of them: it may be secret or invalid.
         """
         settings = self.tables.settings
         settings.withdraw(record.name)
@@ -182,10 +184,10 @@ class Lifecycle:
     # Activating -------------------------------------------------------------------------------------------------------
 
     async def activate(self, name: str, *, wait: bool = True) -> PluginRecord:
-        """Make a plugin active; quick when it is already. Several callers, from any thread, share one activation.
+        """Activate a plugin; quick if it is active. Several callers, from any thread, share one activation.
 
         Args:
-            wait: False for a call made by a tool: a stop of that tool's plugin waits for the call.
+            wait: False for a nested call: stopping the calling tool's plugin waits for the call.
 
         Raises:
             PluginError: it cannot be activated; the record says why.
@@ -199,10 +201,12 @@ class Lifecycle:
             return await self._bring_up(name)
 
     async def activate_all(self, wanted: Callable[[PluginRecord], bool]) -> bool:
-        """Activate all plugins that `wanted` names and that can be activated. One that fails affects no other: its record says why.
+        """Activate all plugins for which `wanted` is true and that can be activated.
+
+        A failure affects no other plugin; its record gives the reason.
 
         Returns:
-            Whether there was one.
+            Whether there was such a plugin.
         """
         has_tried = False
         with self.tables.cache.burst():
@@ -213,11 +217,11 @@ class Lifecycle:
         return has_tried
 
     async def wake(self, section: str) -> None:
-        """Activate the plugins that declare something of a section."""
+        """Activate the plugins that declare something in a section."""
         await self.activate_all(lambda record: section in record.candidate.facts.sections)
 
     async def hooks_ready(self, *, wait: bool = True) -> None:
-        """See to it that every plugin that was granted a hook is active: no call may slip by while one is reloaded.
+        """Activate every plugin that was granted a hook, so that no call misses one during a reload.
 
         Args:
             wait: as for `activate`.
@@ -239,10 +243,10 @@ class Lifecycle:
                 try:
                     await self.activate(record.name)
                 except PluginError:
-                    continue  # the record says why; a gate that failed refuses the call
+                    continue  # the record gives the reason; the gate of a failed plugin refuses the call
 
     async def _bring_up(self, name: str) -> PluginRecord:
-        """Activate inside a transition."""
+        """Activate within a transition."""
         record = self.record(name)
         if record.active:
             return record
@@ -255,14 +259,14 @@ class Lifecycle:
                 await self._look_at(record)
                 with self._listing:
                     record.claimed = True
-                begun = record.condition  # what is decided from now on takes effect when it is active
+                begun = record.condition  # later decisions are applied once the plugin is active
                 await activation.activate(record, self.tables, self._imports)
         except PluginError as error:
             error.message = redact_sentence(
                 error.message, self.tables.settings.known_secrets.values
-            )  # it quotes what code of the plugin raised
+            )  # the hint quotes an error of the plugin's code
             error.args = (error.message,)
-            if not isinstance(error, DependencyUnmet):  # that one is checked again after every change
+            if not isinstance(error, DependencyUnmet):  # dependencies are checked again after every change
                 record.broken = error
             self.tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
             record.became(record.failed(error), active=False)
@@ -282,7 +286,7 @@ class Lifecycle:
         """Compare the code that is about to run with the reviewed code; report a difference.
 
         Raises:
-            LockMismatch: it is not, and the host is locked (LOCK_MISMATCH).
+            LockMismatch: they differ, and the host is locked (LOCK_MISMATCH).
         """
         files = (
             record.candidate.origin.fingerprint() if TRUST.id in record.candidate.requested else None
@@ -305,11 +309,11 @@ class Lifecycle:
 
     async def _bring_up_needed(self, record: PluginRecord) -> None:
         if replaces := frozenset(filter(record.may_override, record.candidate.overrides)):
-            # What it replaces is there to be compared; whether that works is its own affair.
+            # The replaced service must exist for the comparison; whether it works is its own matter.
             await self.activate_all(lambda other: other is not record and _offers_one(other, replaces))
         drafts = record.read_tools().drafts
         if any(split_id(str(draft.implementation.get("nodeType", "")))[0] == "core" for draft in drafts):
-            # Its tools are nodes of the host, which say their parameters.
+            # Its tools run nodes of the host, which determine their parameters.
             await self.activate_all(lambda other: other.candidate.is_nodes_alone)
         for needed in record.candidate.facts.depends_on:
             try:
@@ -322,7 +326,7 @@ class Lifecycle:
     # Stopping ---------------------------------------------------------------------------------------------------------
 
     async def deactivate(self, name: str) -> None:
-        """Stop a plugin and, before it, those that depend on it; running calls get time to end."""
+        """Stop a plugin after the plugins that depend on it; running calls get time to end."""
         for other in self._dependents(name):
             await self.deactivate(other)
             if other in self.records:
@@ -333,13 +337,13 @@ class Lifecycle:
     async def renew(
         self, name: str, change: Callable[[], None], *, wanted: Callable[[PluginRecord], bool]
     ) -> PluginRecord:
-        """Stop a plugin, let `change` put something else in its place, and activate again what was active.
+        """Stop a plugin, let `change` replace it, and activate again what was active.
 
-        Calls that come in meanwhile wait. What depends on the plugin is stopped before and activated again after it.
+        Calls wait meanwhile. Dependent plugins are stopped before and activated again after.
 
         Args:
             change: may replace the record; checks it.
-            wanted: whether to activate it even if it was not active.
+            wanted: whether to activate the plugin even if it was not active.
 
         Raises:
             PluginError: it cannot be activated now; the record says why.
@@ -371,7 +375,7 @@ class Lifecycle:
                 await self.deactivate(name)
 
     async def _bring_down(self, record: PluginRecord) -> None:
-        """Stop inside a transition. What was found while it was used is not true of what comes next; what its stop shows is kept."""
+        """Stop within a transition. Findings from its use are removed; findings from stopping it are kept."""
         self.tables.diagnostics.forget(record.name)
         if not record.active:
             return
@@ -383,7 +387,7 @@ class Lifecycle:
         await self.announce(record)
 
     def _dependents(self, name: str) -> list[str]:
-        """The active plugins that depend on one, last activated first."""
+        """The active plugins that depend on this one, last activated first."""
         return [
             other for other in reversed(self._order)
             if other in self.records and name in self.records[other].candidate.facts.depends_on
@@ -394,12 +398,12 @@ class Lifecycle:
             if name in self.records and self.records[name].usable:
                 await self.activate(name)
         except PluginError:
-            return  # the record says why
+            return  # the record gives the reason
 
     async def announce(self, record: PluginRecord) -> None:
-        """Report the present state of a plugin to listeners."""
+        """Report the current state of a plugin to listeners."""
         if record.candidate.fixed_id:
-            return  # the host's own plugins come and go with it; that needs no event
+            return  # the host's own plugins start and stop with it, which needs no event
         await self.events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
 
 

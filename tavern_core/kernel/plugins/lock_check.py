@@ -1,4 +1,4 @@
-"""What of a plugin is compared with the lock file, and whether it is what was reviewed."""
+"""Compares plugins with the lock file: whether a plugin is the reviewed one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GRANTED_BY_PASSING = ("builtin", "object")
 
 
 def decision_at_activation(candidate: PluginCandidate, store: GrantStore) -> GrantDecision | None:
-    """What holds of a plugin that is about to be activated, its files read; None for those no lock file binds.
+    """The decision for a plugin that is about to be activated, from its files now; None: no lock file applies.
 
     Raises:
-        LockMismatch: this host is locked, and it is not what the lock file says (LOCK_MISMATCH).
+        LockMismatch: this host is locked, and the plugin differs from the lock file (LOCK_MISMATCH).
     """
     if candidate.source in GRANTED_BY_PASSING:
         return None
@@ -33,15 +33,15 @@ def decision_at_activation(candidate: PluginCandidate, store: GrantStore) -> Gra
 
 
 DecidedPlugin = tuple[PluginCandidate, GrantRecord | None, GrantDecision]
-"""A decision, and what it was made of."""
+"""A decision and its inputs."""
 
 
 class GrantDecisions:
-    """What the lock file says about plugins, as it is now.
+    """The current decisions of the lock file about plugins.
 
     Args:
-        kept: decisions of earlier checks, about plugins without code: nothing but the file can have changed for them.
-        reads_files: compare the files of every plugin, and not only version and manifest.
+        kept: decisions of earlier checks about plugins without code, which only a change of the lock file can alter.
+        reads_files: whether to compare the files of every plugin, and not only version and manifest.
     """
 
     def __init__(self, store: GrantStore, kept: dict[str, DecidedPlugin], *, reads_files: bool) -> None:
@@ -55,7 +55,7 @@ class GrantDecisions:
         if known is not None and known[0] is candidate and known[1] is decided:
             return known[2]
         if decided is None:
-            decision = GrantDecision(undecided=candidate.requested, tier=candidate.tier)  # without a look at its files
+            decision = GrantDecision(undecided=candidate.requested, tier=candidate.tier)  # without reading its files
         else:
             facts = facts_of_now(candidate) if self._reads_files else _facts_for(candidate, decided)
             decision = decide(facts, decided)
@@ -64,13 +64,13 @@ class GrantDecisions:
         return decision
 
     def refusal(self, candidate: PluginCandidate) -> LockMismatch | None:
-        """Why a locked host does not use a plugin; None where it does."""
+        """Why a locked host does not use a plugin; None: it does."""
         is_bound = self.is_frozen and candidate.source not in GRANTED_BY_PASSING
         return _refusal(facts_of_now(candidate), self.grants) if is_bound else None
 
 
 def _refusal(facts: PluginFacts, grants: Grants) -> LockMismatch | None:
-    """Why a locked host does not use a plugin; None where it does."""
+    """Why a locked host does not use a plugin; None: it does."""
     why = difference(facts, grants.get(facts.name))
     if why and grants.is_damaged and grants.get(facts.name) is None:
         why = f"the lock file has errors ({grants.findings[0].located})"
@@ -79,17 +79,18 @@ def _refusal(facts: PluginFacts, grants: Grants) -> LockMismatch | None:
 
 
 def _facts_for(candidate: PluginCandidate, record: GrantRecord) -> PluginFacts:
-    """What the lock file needs to know of a plugin, without reading its files where that can be avoided.
+    """The facts about a plugin for the lock file, avoiding to read its files if possible.
 
-    The hash of its files is taken as reviewed when version and manifest are the same, because reading every file of every
-    plugin at every start would cost more than all the rest; it is computed when the plugin is activated (`decision_at_activation`).
+    If version and manifest are unchanged, the files count as reviewed: hashing every file at every start would cost
+        more
+    than all the rest. The hash is computed when the plugin is activated (`decision_at_activation`).
     """
     same = (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
     return _facts(candidate, record.artifact_hash if same else candidate.origin.artifact())
 
 
 def facts_of_now(candidate: PluginCandidate) -> PluginFacts:
-    """What the lock file needs to know of a plugin, its files read where they changed."""
+    """The facts about a plugin for the lock file; files that changed are read."""
     return _facts(candidate, candidate.origin.artifact())
 
 
@@ -109,5 +110,5 @@ def _facts(candidate: PluginCandidate, artifact: str) -> PluginFacts:
 
 
 def lock_path(loaded: LoadedConfig) -> Path:
-    """tavern.lock beside the project's file, else in the state folder."""
+    """tavern.lock next to the project's file, else in the state folder."""
     return (loaded.project_file.parent if loaded.project_file else loaded.home) / "tavern.lock"

@@ -1,4 +1,4 @@
-"""Which of a plugin's hookimpls are used: those that exist, are well formed, declared and granted."""
+"""Selects a plugin's hookimpls that may run: known, well-formed, declared and granted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def permitted_implementations(record: PluginRecord, diagnostics: Diagnostics) ->
     """The plugin's hookimpls that may run, bound to its context.
 
     Raises:
-        HookRefused: one is unknown, malformed or undeclared (HOOK_REFUSED).
+        HookRefused: a hookimpl is unknown, malformed or undeclared (HOOK_REFUSED).
     """
     if record.thing is None:
         return
@@ -41,12 +41,12 @@ def permitted_implementations(record: PluginRecord, diagnostics: Diagnostics) ->
 
 
 def _read(thing: object, name: str) -> tuple[list[str], list[HookImplementation]]:
-    """What is named like a hook and is none, and the hookimpls."""
+    """Names that look like hooks and are none, and the hookimpls."""
     return unmarked_lookalikes(thing), read_implementations(thing, name)
 
 
 _read_once = functools.cache(_read)
-"""For the host's own modules, which do not change: all hosts of a process share what was read."""
+"""For the host's own modules, which do not change: all hosts of a process share the result."""
 
 
 def _refuse_undeclared(record: PluginRecord, impl: HookImplementation) -> None:
@@ -78,7 +78,7 @@ def _refuse_undeclared(record: PluginRecord, impl: HookImplementation) -> None:
 
 
 def _is_granted(record: PluginRecord, impl: HookImplementation, diagnostics: Diagnostics) -> bool:
-    """Whether a declared hookimpl may run: with its own permission and the rights on the arguments that it takes."""
+    """Whether a declared hookimpl may run: whether its permission and those for its arguments are granted."""
     hook = impl.hook
     if record.candidate.implicit or hook.name in LIFE or hook.section:
         return True
@@ -96,12 +96,12 @@ def _is_granted(record: PluginRecord, impl: HookImplementation, diagnostics: Dia
 
 
 def sensitive_arguments(impl: HookImplementation) -> list[tuple[str, str]]:
-    """The arguments an implementation takes that may hold protected data, with the right that each needs."""
+    """An implementation's arguments that may hold protected data, each with the permission that it needs."""
     return [(name, right) for name, right in (impl.hook.sensitive or {}).items() if name in impl.arguments]
 
 
 def _may_be_first(record: PluginRecord, impl: HookImplementation, diagnostics: Diagnostics) -> bool:
-    """Whether a hook that requests it runs before the others; without the grant it runs in its usual place.
+    """Whether a hook that requests it runs before the others; without the grant it runs in its usual position.
 
     Raises:
         HookRefused: plugin.yaml does not declare it (HOOK_REFUSED).

@@ -1,7 +1,7 @@
 """Imports the code of a discovered plugin, and unloads it so that it can be read again.
 
-An attempt that was given up half-way (its caller was cancelled) goes on in its thread; the next attempt waits for it and
-takes what it made, so code is never executed twice at once.
+An abandoned attempt (its caller was cancelled) continues in its thread; the next attempt waits for it and uses its
+result, so code is never executed twice at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PackageCode:
         self._module = module
 
     def load(self) -> ModuleType:
-        """Import it; Python itself sees to it that this happens once. Errors of the code pass through."""
+        """Import it; Python itself ensures that this happens once. Errors of the code pass through."""
         return importlib.import_module(self._module)
 
     def unload(self) -> None:
@@ -42,7 +42,7 @@ class PackageCode:
 class FolderCode:
     """The package of a folder plugin.
 
-    Each is imported under its own name: two hosts, or two folders that hold plugins of one name, never share modules.
+    Each is imported under a unique name: two hosts, or two folders with plugins of the same name, never share modules.
     """
 
     def __init__(self, name: str, folder: Path | None) -> None:
@@ -79,7 +79,7 @@ class FolderCode:
         try:
             open_regular(init).close()  # the import system would wait for a pipe, and read a device for ever
             spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
-        except FileNotFoundError:  # only nodes: they are modules of a package without its own file
+        except FileNotFoundError:  # nodes only: they are modules of a package without an __init__.py
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = [str(folder)]
         except OSError as error:
@@ -102,7 +102,7 @@ def handler_in(package: Any, target: str, plugin: str) -> Any:
 
     Args:
         package: the imported package; None for a plugin without one.
-        plugin: whose, for messages.
+        plugin: its name, for messages.
 
     Raises:
         ToolFailed: it does not exist (TOOL_ERROR).
@@ -122,10 +122,10 @@ def handler_in(package: Any, target: str, plugin: str) -> Any:
 
 
 def _forget(package: str) -> None:
-    """Drop a package and its submodules from the import cache, with their bytecode.
+    """Remove a package and its submodules from the import cache, with their bytecode.
 
-    Python takes bytecode for current as long as the size and the second of the last change are the same: of two edits within a
-    second, it would run the first one until the next edit.
+    Python considers bytecode current if size and modification time in seconds are the same: of two edits within a
+    second, it would run the first until the next edit.
     """
     for key in [k for k in list(sys.modules) if k == package or k.startswith(package + ".")]:
         origin = getattr(getattr(sys.modules.pop(key, None), "__spec__", None), "origin", None)

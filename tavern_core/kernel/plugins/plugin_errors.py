@@ -1,4 +1,4 @@
-"""Errors of a plugin during import or calls, with the place in the plugin's own code."""
+"""Errors of a plugin during import or calls, with the location in the plugin's own code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def as_activation_error(error: BaseException, candidate: PluginCandidate) -> Plu
     """Wraps any error of a plugin in an error of this package."""
     if isinstance(error, PluginError):
         return error
-    if isinstance(error, TavernError):  # e.g. settings that are wrong, or a service that it may not use
+    if isinstance(error, TavernError):  # e.g. invalid settings, or a service that it may not use
         place = place_in_plugin(error, candidate.folder)
         own = candidate.folder is not None and place and Path(place).is_relative_to(candidate.folder)
         text = f"{candidate.name} could not be activated{f' at {place}' if own else ''}: {error.message}"

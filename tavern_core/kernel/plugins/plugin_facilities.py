@@ -1,4 +1,4 @@
-"""The host's side of a PluginContext: the few services a plugin may use, each checked against its grants."""
+"""The host's side of a PluginContext: the services that a plugin may use, each checked against its grants."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class GrantedFacilities:
         self._views: dict[str, tuple[Service, Any]] = {}
 
     def shown(self) -> Any:
-        """The plugin's view of the facilities: methods, without access to their implementation."""
+        """The plugin's view of the facilities: their methods, without access to the implementation."""
         return sealed_object(self, FACILITIES)
 
     def close(self) -> None:
-        """The plugin was stopped: a stored context or view stops working."""
+        """Called when the plugin has stopped: a context or view that it kept stops working."""
         self._is_open = False
 
     def get_config(self, option: str) -> Any:
@@ -50,7 +50,7 @@ class GrantedFacilities:
         name = exact(name)
         service = self._services.allowed(name, self)
         made_for, view = self._views.get(name, (None, None))
-        if made_for is not service:  # a view has the methods of the service it was made for
+        if made_for is not service:  # a view has the methods of the service for which it was made
             view = self._services.view(name, self)
             self._views[name] = service, view
         return view
@@ -74,10 +74,10 @@ class GrantedFacilities:
         return folder
 
     def may(self, permission: str) -> bool:
-        """Whether the plugin still runs and has the permission.
+        """Whether the plugin is running and has the permission.
 
         Raises:
-            PolicyDenied: it was stopped (POLICY_DENIED).
+            PolicyDenied: the plugin was stopped (POLICY_DENIED).
         """
         if not self._is_open:
             text = f"{self.name} was stopped; its stored context or view no longer works"
@@ -85,10 +85,10 @@ class GrantedFacilities:
         return self._granted.may(permission)
 
     def _key(self, option: str) -> str:
-        """The full key of an own setting.
+        """The full key of one of its own settings.
 
         Raises:
-            SettingsInvalid: it is one of another plugin (SETTINGS_INVALID).
+            SettingsInvalid: the setting is another plugin's (SETTINGS_INVALID).
         """
         own = f"extensions.{self.name}."
         if option.startswith("extensions.") and not option.startswith(own):

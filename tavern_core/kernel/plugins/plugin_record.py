@@ -1,4 +1,4 @@
-"""One plugin in one host: what it is, what it may do, and what became of it. Changed by the lifecycle only."""
+"""The record of one plugin in one host: its identity, its rights and its state. Only the lifecycle changes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USABLE = frozenset({"reviewed", "granted", "active", "pending_consent"})
 
 @dataclass(frozen=True, slots=True)
 class PluginCondition:
-    """The decision about a plugin. Replaced as a whole, so that no reader sees half of it."""
+    """The decision about a plugin. Replaced as a whole, so that readers never see a part of it."""
 
     state: PluginState = "found"
     reason: str = ""
@@ -40,41 +40,41 @@ class PluginCondition:
     undecided: frozenset[str] = frozenset()
     findings: tuple[Finding, ...] = ()
     error: TavernError | None = None
-    """Why it is failed."""
+    """Why it failed."""
     fix: str = ""
-    """The command or line that makes it usable, if there is one."""
+    """The command or line of configuration that makes it usable, if there is one."""
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Granted capability → its scope, as written; absent: without limit (`effective_scopes.py` has them as paths)."""
+    """Granted capability → its scope, as written; absent: without limit (`effective_scopes.py` resolves the paths)."""
     changed: frozenset[str] = frozenset()
-    """What is not as it was when it was reviewed: ``version``, ``manifest``, ``artifact``."""
+    """What has changed since the review: ``version``, ``manifest``, ``artifact``."""
     note: str = ""
-    """The same in a sentence; empty if there is none."""
+    """The same as a sentence; empty if nothing changed."""
     kept_apart: str = ""
-    """Why it stays in its own process though it no longer requests that; empty if it does not."""
+    """Why it stays in a process of its own though it no longer requests that; empty: it does not."""
 
     @property
     def explanation(self) -> str:
-        """The reason and, for a failed plugin, the repair: for readers that see only this text."""
+        """The reason and, for a failed plugin, the repair; for readers that see only this text."""
         hint = self.error.hint if self.error is not None else ""
         return f"{self.reason} ({hint})" if hint else self.reason
 
 
 class ActiveCalls:
-    """The calls of one plugin that are running now: its end waits for them. `calls` is only ever changed by single operations of a set."""
+    """The running calls of one plugin, whose end waits for them. Only atomic set operations change `calls`."""
 
     __slots__ = ("calls", "owner")
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.calls: set[Any] = set()
-        """`calls/running_call.py`."""
+        """Of type `RunningCall`."""
 
 
 class PluginRecord:
     """The state of one plugin.
 
     Args:
-        rank: place in the order of precedence; the lower one wins a clash.
+        rank: position in the order of precedence; the lower one wins a clash.
         changed: emitted when its condition has changed.
     """
 
@@ -85,43 +85,43 @@ class PluginRecord:
         self._changed = changed
         self._condition = PluginCondition(findings=candidate.findings)
         self.broken: TavernError | None = None
-        """Why its last activation failed; holds until it is reloaded, enabled or granted again."""
+        """Why its last activation failed; kept until it is reloaded, enabled or granted again."""
         self.active = False
         self.claimed = False
-        """True while its own activation or stopping looks after its entries in the host's tables."""
+        """Whether its own activation or stop is managing its entries in the host's tables."""
         self.paused = False
-        """True when it was stopped only because something it depends on was; it is wanted again when that is there."""
+        """Whether it was stopped only because a dependency was; it is activated again when that is available."""
         self.thing: Any = None
         self.ctx: PluginContext | None = None
         self.facilities: GrantedFacilities | None = None
-        """The host's side of its context, while it lives."""
+        """The host's side of its context, while that is valid."""
         self.usage = ActiveCalls(candidate.name)
         self.implementations: tuple[HookImplementation, ...] = ()
         self.started: list[Any] = []
-        """Services that were started, in order."""
+        """The services that were started, in order."""
         self.specs: dict[str, ToolSpec] | None = None
-        """Tools whose definition is known; None: not looked at yet."""
+        """Tools whose definition is known; None: not read yet."""
         self.drafts: Mapping[str, ToolSpec] = {}
-        """What is declared of the tools whose parameters only the code knows; there as soon as `specs` is."""
+        """The declared part of tools whose parameters only the code knows; set as soon as `specs` is."""
         self.settings_complete = False
-        """True when the settings of its tools are declared, too; before activation they are declared on demand."""
+        """Whether the settings of its tools are declared, too; before activation they are declared on demand."""
         self.coded_settings: tuple[SettingItem, ...] = ()
         """Settings that only its code declares, as of its last activation."""
         self.tool_findings = candidate.tool_findings
-        """What is wrong with its declared tools, as of the last look at them."""
+        """Findings about its declared tools, as of the last read."""
         self.open_factories: tuple[ToolFactory, ...] = ()
-        """Factories without names: their tools are known after a call for a caller."""
+        """Factories without names: their tools are known only after a call for a caller."""
         self.provides: dict[str, tuple[str, ...]] = {}
         self.timings: dict[str, float] = {}
         self.trusted_files: str | None = None
-        """For a skill that had to be trusted: the names and times of its files when they were compared with what was trusted."""
+        """For a skill that had to be trusted: names and times of its files when they were compared with the trust."""
         self._declared: DeclaredTools | None = None
-        """What the last look at its files has shown."""
+        """The declarations as last read from its files."""
         self._lock = threading.Lock()
 
     @property
     def condition(self) -> PluginCondition:
-        """What was decided about it."""
+        """The current decision about it."""
         return self._condition
 
     @condition.setter
@@ -135,12 +135,12 @@ class PluginRecord:
 
     @property
     def reason(self) -> str:
-        """Why it is in this state, for a person."""
+        """Why it is in this state, for people."""
         return self.condition.reason
 
     @property
     def fix(self) -> str:
-        """What to do so that it can be used."""
+        """What makes it usable."""
         return self.condition.fix or "tavern doctor"
 
     @property
@@ -149,31 +149,31 @@ class PluginRecord:
 
     @property
     def usable(self) -> bool:
-        """True when it may be activated."""
+        """Whether it may be activated."""
         return self.condition.state in USABLE
 
     @property
     def can_start(self) -> bool:
-        """True when it may be activated, and is not active."""
+        """Whether it may be activated and is not active."""
         return not self.active and self.usable
 
     @property
     def has_settings(self) -> bool:
-        """True when its settings may be seen and changed: also those of a plugin that failed, for they may repair it."""
+        """Whether its settings may be seen and changed; those of a failed plugin, too, as that may repair it."""
         return self.state != "disabled" and not self.candidate.errors
 
     @property
     def uses_hooks(self) -> bool:
-        """True when it was granted a hook of the host: it must be active before any tool is called."""
+        """Whether it was granted a hook of the host: it must be active before any tool is called."""
         if self.candidate.is_nodes_alone:
             return False
         return self.candidate.implicit or any(p.startswith("hook:") and self.may(p) for p in self.candidate.requested)
 
     @property
     def has_gate(self) -> bool:
-        """True if it was granted a gate: while it is not active, calls lack a check that the operator granted.
+        """Whether it was granted a gate: while it is not active, calls lack a check that the operator granted.
 
-        An object without a manifest is granted what it implements; its manifest could not say so.
+        An object without a manifest is granted what it implements, as it has nothing to declare that.
         """
         if self.candidate.implicit:
             return not self.candidate.fixed_id and self.candidate.may_gate
@@ -181,7 +181,7 @@ class PluginRecord:
 
     @property
     def starts_early(self) -> bool:
-        """True when it is activated as soon as the host opens, not on first use (DESIGN §5)."""
+        """Whether it is activated as soon as the host opens, not on first use (DESIGN §5)."""
         candidate = self.candidate
         if candidate.is_nodes_alone:
             return False
@@ -194,26 +194,26 @@ class PluginRecord:
         )
 
     def may_override(self, service: str) -> bool:
-        """True if it may replace this service with its own."""
+        """Whether it may replace this service with its own."""
         return self.may(f"{OVERRIDE}{service}") and not self.candidate.implicit
 
     def may(self, permission: str) -> bool:
-        """True when `permission` is declared and granted."""
+        """Whether `permission` is declared and granted."""
         return self.candidate.implicit or (permission in self.candidate.requested and permission in self.granted)
 
     def judged(self, condition: PluginCondition) -> None:
-        """Apply a decision; one made before the plugin became active is ignored."""
+        """Apply a decision, unless it was made before the plugin became active."""
         with self._lock:
             if not self.active and condition != self._condition:
                 self.condition = condition
 
     def note_changes(self, *, changed: frozenset[str], note: str) -> None:
-        """Take over what a look at its files has shown."""
+        """Record what a comparison of its files has shown."""
         with self._lock:
             self.condition = replace(self.condition, changed=changed, note=note)
 
     def became(self, condition: PluginCondition, *, active: bool) -> None:
-        """Take over what activating or stopping it has led to."""
+        """Set the condition that activation or stopping resulted in."""
         with self._lock:
             self.active, self.condition = active, condition
 
@@ -236,33 +236,33 @@ class PluginRecord:
         )
 
     def read_tools(self) -> DeclaredTools:
-        """What its files say about its tools now; remembered as what is known."""
+        """Read the current declarations of its tools from its files, and store them."""
         declared = self.candidate.origin.tools()
         if declared is not self._declared:
             self.tool_findings = declared.findings
             self.drafts = {spec.name: spec for spec in (*declared.of_code, *declared.drafts)}
-            self._declared = declared  # last: another thread that finds it there relies on the rest
+            self._declared = declared  # last: another thread that finds it relies on the rest
         return declared
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Folded local names of the tools whose declarations are wrong: what the code offers under these names is none."""
+        """Folded local names of tools with invalid declarations; tools of the code with these names are left out."""
         wrong = (str(f.details.get("tool", "")) for f in self.tool_findings if f.severity == "error")
         return frozenset(map(_folded_local, filter(None, wrong))) - set(map(_folded_local, self.candidate.tool_ids))
 
     def may_offer(self, tool_id: str) -> bool:
-        """Whether the code may offer a tool: it is soundly declared, or nothing is declared."""
+        """Whether the code may offer a tool: its declaration is valid, or nothing is declared."""
         declared = self.candidate.tool_ids
         return tool_id in declared if declared else not self.left_out
 
     def is_intact(self) -> bool:
-        """False when it is used for the trust in its files, and these have changed since it became active."""
+        """False: it may be used because its files are trusted, but they have changed since it became active."""
         return self.trusted_files is None or self.candidate.origin.fingerprint() == self.trusted_files
 
     def capabilities(self, spec: ToolSpec) -> frozenset[str]:
-        """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest.
+        """What the plugin allows this tool: declared and granted; everything for an object without a manifest.
 
-        A tool of an upstream may need more of its callers than the upstream needs of this host, as the operator or the upstream says.
+        Callers of an upstream's tool may need more than the upstream itself, if the operator or the upstream says so.
         """
         if self.candidate.implicit:
             return spec.capabilities
@@ -270,24 +270,24 @@ class PluginRecord:
         return own | (spec.capabilities - self.candidate.requested) if self.candidate.source == "upstream" else own
 
     def problems(self) -> Iterator[Diagnostic]:
-        """Why it failed, each finding in its manifest, and each about its tools: what is known without running its code."""
+        """Its failure, and the findings about its manifest and tools: all that is known without running its code."""
         condition, error = self._condition, self._condition.error
         if error is not None and condition.state == "failed":
             yield Diagnostic(condition.code, error.message, self.name, error.hint, "error", dict(error.details))
         if condition.state == "disabled":
-            return  # a plugin that is turned off need not be repaired
+            return  # a disabled plugin need not be repaired
         if (changed := self.changed_since_review()) is not None:
             yield changed
         findings = self.candidate.findings
         if findings and self.candidate.errors:
-            findings = ()  # the error of a bad manifest counts them
+            findings = ()  # already counted by the error of an invalid manifest
         for finding in (*findings, *self.tool_findings):
             yield _as_diagnostic(finding, self.name)
 
     def changed_since_review(self) -> Diagnostic | None:
-        """A diagnostic of a plugin that is not as it was when its permissions were granted; None if nothing changed.
+        """A diagnostic if a plugin has changed since its permissions were granted; else None.
 
-        Another version needs no action. Other code under the same version does: people review versions.
+        A new version needs no action. Changed code with the same version does, because people review versions.
         """
         if not (note := self._condition.note):
             return None
@@ -297,7 +297,7 @@ class PluginRecord:
         return Diagnostic("CODE_CHANGED", note, self.name, hint, "warning")
 
     def status(self) -> PluginStatus:
-        """A frozen picture."""
+        """A frozen snapshot."""
         candidate, condition = self.candidate, self.condition
         timings = dict(self.timings)
         for impl in self.implementations:
@@ -330,10 +330,11 @@ class PluginRecord:
 class PluginRecords(MutableMapping[str, PluginRecord]):
     """Name → record, by rank. Each change makes a new mapping, so iteration is safe.
 
-    A removed record is no longer in it, but ``records[name]`` still returns it for callers that have just seen its tools.
+    A removed record is no longer contained, but ``records[name]`` still returns it, for callers that just found its
+        tools.
 
     Args:
-        changed: emitted when the condition of one has changed.
+        changed: emitted when the condition of a record has changed.
     """
 
     def __init__(self, changed: Signal) -> None:
@@ -346,14 +347,14 @@ class PluginRecords(MutableMapping[str, PluginRecord]):
         return self._gone[name] if found is None else found
 
     def new(self, candidate: PluginCandidate, rank: int) -> PluginRecord:
-        """A record of a plugin that is not in the mapping yet."""
+        """A record for a plugin that is not in the mapping yet."""
         return PluginRecord(candidate, rank, self._changed)
 
     def __setitem__(self, name: str, record: PluginRecord) -> None:
         self.add([record])
 
     def add(self, records: Iterable[PluginRecord]) -> None:
-        """Add several with one change: each copies the whole mapping."""
+        """Add several at once: each change copies the whole mapping."""
         now = {**self._now, **{record.name: record for record in records}}
         self._now = {name: now[name] for _, name in sorted([(record.rank, name) for name, record in now.items()])}
 
@@ -372,11 +373,11 @@ class PluginRecords(MutableMapping[str, PluginRecord]):
         return len(self._now)
 
     def values(self) -> ValuesView[PluginRecord]:
-        """The records of one picture."""
+        """The records of one snapshot."""
         return self._now.values()
 
     def items(self) -> ItemsView[str, PluginRecord]:
-        """Names and records of one picture."""
+        """Names and records of one snapshot."""
         return self._now.items()
 
     @overload
@@ -386,12 +387,12 @@ class PluginRecords(MutableMapping[str, PluginRecord]):
     def get(self, key: str, /, default: D) -> PluginRecord | D: ...
 
     def get(self, key: str, /, default: D | None = None) -> PluginRecord | D | None:
-        """The record that is there now, or `default`."""
+        """The current record, or `default`."""
         return self._now.get(key, default)
 
 
 def _provided(record: PluginRecord) -> Mapping[str, tuple[str, ...]]:
-    """Its contributions: the offered ones while it is active, before that the declared ones."""
+    """Its contributions: those it offers while active, otherwise those it declares."""
     provides = dict(record.provides)
     if record.can_start:
         provides = {section: tuple(sorted(names)) for section, names in record.candidate.facts.declared.items()}

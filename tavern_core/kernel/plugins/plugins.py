@@ -1,4 +1,4 @@
-"""`tavern.plugins`: what there is, in which state and why; and the operator's actions on it."""
+"""`tavern.plugins`: all plugins with state and reason; and the operator's actions on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tavern_core.model.plugin_status import PluginStatus
 
 
 class Plugins(Mapping[str, PluginStatus]):
-    """Plugin name → status, in order of precedence. The actions exist as coroutines and, with `_sync`, as plain calls."""
+    """Plugin name → status, in order of precedence. Actions are coroutines; with `_sync`, they block."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class Plugins(Mapping[str, PluginStatus]):
         self._reconciler = reconciler
         self._states = states
         self._off = set(states.disabled())
-        """Those of which `catch_up` knows that the operator switched them off."""
+        """The disabled plugins that `catch_up` knows of."""
         self._on_again: set[str] = set()
-        """Those that were switched off, and whose files were not read since another process switched them on."""
+        """Plugins that another process enabled again, and whose files have not been read since."""
         self._outdated: set[str] = set()
-        """Those about whose newer files another process has decided."""
+        """Plugins whose newer files another process has decided about."""
         self._quarantine = lifecycle.tables.calls.quarantine
         self._imports = imports
         self._wait = base.portal.run
@@ -53,11 +53,11 @@ class Plugins(Mapping[str, PluginStatus]):
         return self._status(self._lifecycle.records[name])
 
     def values(self) -> ValuesView[PluginStatus]:
-        """All statuses as of now, safe against removal of a plugin in the meantime."""
+        """All current statuses; not affected by the removal of a plugin in the meantime."""
         return self._picture().values()
 
     def items(self) -> ItemsView[str, PluginStatus]:
-        """All names and statuses as of now."""
+        """All current names and statuses."""
         return self._picture().items()
 
     def _picture(self) -> dict[str, PluginStatus]:
@@ -89,12 +89,12 @@ class Plugins(Mapping[str, PluginStatus]):
         return (await self._lifecycle.activate(name)).status()
 
     async def activate_all(self) -> None:
-        """Activate everything that can be; failures are in the statuses."""
+        """Activate all plugins that can be activated; failures are in the statuses."""
         self._ready()
         await self._lifecycle.activate_all(lambda record: True)
 
     async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
-        """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""
+        """Stop a plugin (running calls get time to end) and keep it disabled, also in later runs."""
         record = self._own(name)
         self._states.disable(name, reason=reason, by=who())
         self._off.add(name)
@@ -102,45 +102,46 @@ class Plugins(Mapping[str, PluginStatus]):
         return record.status()
 
     async def _stop(self, record: PluginRecord) -> None:
-        """Stop a plugin that was switched off."""
+        """Stop a plugin that was disabled."""
         record.paused = False
         await self._lifecycle.deactivate(record.name)
         await self._settle()
         await self._lifecycle.announce(record)
 
     async def catch_up(self) -> bool:
-        """Let decisions take effect that other processes have written; False: a plugin is being changed, so try again."""
+        """Apply decisions of other processes; False: a plugin is being changed, so try again."""
         off = set(self._states.disabled())
         self._on_again = (self._on_again | (self._off - off)) - off
         self._off = off
         await self._read_what_is_on_again()
         records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
         inactive = {record.name for record in records if not record.active}
-        others = self._reconciler.judge_again()  # first: what is activated from now on has the rights of now
-        newer = await asyncio.to_thread(self._reconciler.decided_anew)  # looks through each tool of changed upstreams
+        # First: plugins that are activated from now on get their current rights.
+        others = self._reconciler.judge_again()
+        newer = await asyncio.to_thread(self._reconciler.decided_anew)  # compares every tool of upstreams that changed
         self._outdated |= newer
 
         async def caught_up(record: PluginRecord) -> bool:
             name = record.name
             if self._lifecycle.is_changing(name) or (record.active and name in inactive):
-                return False  # what became active in the meantime was not compared with what holds now
+                return False  # plugins that became active meanwhile were not compared with the current decisions
             await self._caught_up(record, is_off=name in off, has_other_rights=name in others)
             return True
 
-        # At once: none waits for the running calls of another.
+        # Concurrently, so that none waits for the running calls of another.
         are_done = await asyncio.gather(*map(caught_up, records))
         await self._settle()
         await self._lifecycle.resume(self._reconciler.starts_with_host)
         return all(are_done)
 
     async def _read_what_is_on_again(self) -> None:
-        """Read plugins again that were switched off, before they can be used: their code may have changed meanwhile."""
+        """Read plugins that were enabled again, before they can be used: their code may have changed meanwhile."""
         for name in sorted(self._on_again):
             record = self._lifecycle.records.get(name)
             if record is None or not (record.active or self._lifecycle.is_changing(name)):
                 self._on_again.discard(name)
                 if record is not None:
-                    with suppress(PluginError):  # the record says why, or it no longer exists
+                    with suppress(PluginError):  # the record gives the reason, or the plugin no longer exists
                         await self._renewed(record)
 
     async def _caught_up(self, record: PluginRecord, *, is_off: bool, has_other_rights: bool) -> None:
@@ -150,7 +151,7 @@ class Plugins(Mapping[str, PluginStatus]):
         if is_off and record.active:
             await self._stop(record)
             return
-        with suppress(PluginError):  # the record says why, or it no longer exists
+        with suppress(PluginError):  # the record gives the reason, or the plugin no longer exists
             if record.active and (has_other_rights or is_on_again):
                 read_again = partial(self._read_again, record) if is_outdated or is_on_again else None
                 await self._reconciler.decided(record, read_again)
@@ -158,7 +159,7 @@ class Plugins(Mapping[str, PluginStatus]):
                 await self._renewed(record)
 
     async def enable(self, name: str) -> PluginStatus:
-        """Let a disabled or failed plugin be used again: now, if it is one that starts with the host, else on first use.
+        """Allow a disabled or failed plugin again: it starts now if it starts with the host, else on first use.
 
         Its files and code are read again, as by `reload`: they may have changed meanwhile.
 
@@ -181,11 +182,11 @@ class Plugins(Mapping[str, PluginStatus]):
         return record.status()
 
     async def reload(self, name: str) -> PluginStatus:
-        """Stop a plugin, read its files and code again, and activate it again if it was active. Calls wait until then.
+        """Stop a plugin, read its files and code again, and activate it again if it was active. Calls wait meanwhile.
 
         Raises:
-            UsageError: its code cannot be read again (an object that the program passed): restart needed (USAGE).
-            PluginError: it no longer exists, or cannot be activated in its present form; the status says why.
+            UsageError: its code cannot be read again (an object that the program passed): restart the program (USAGE).
+            PluginError: it no longer exists, or its new form cannot be activated; the status gives the reason.
         """
         record = self._own(name)
         if not record.candidate.origin.can_reload:
@@ -201,7 +202,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
         try:
             record = await self._lifecycle.renew(name, change, wanted=self._reconciler.starts_with_host)
-            if record.state == "failed":  # its plugin.yaml is wrong now; an error of its code was raised by `renew`
+            if record.state == "failed":  # its plugin.yaml is now invalid; an error of its code was raised by `renew`
                 raise unusable(record)
             return record.status()
         finally:
@@ -213,8 +214,8 @@ class Plugins(Mapping[str, PluginStatus]):
 
         Args:
             permissions: ids, aliases, or patterns such as ``hook:*``; ``danger:*`` only by its full name.
-            all_requested: instead of names: all requests except ``danger:*``. It is explicit because a list that a program computed may be
-                empty, which must not mean all.
+            all_requested: instead of names: all requests except ``danger:*``. A separate argument, because a list that
+                a program computed may be empty, which must not mean all.
 
         Raises:
             PluginNotFound, UsageError: no such plugin, it does not request that, or no permission is named.
@@ -224,17 +225,17 @@ class Plugins(Mapping[str, PluginStatus]):
         return self._lifecycle.record(name).status()
 
     async def refuse(self, name: str, *permissions: str) -> PluginStatus:
-        """Record in the lock file that requests of a plugin are refused, so that they are not pending any more.
+        """Record in the lock file that requests of a plugin are refused, so that they are no longer pending.
 
         Raises:
-            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+            PluginNotFound, UsageError: no such plugin, or it does not request that.
         """
         self._ready()
         await self._consent.refuse(name, permissions)
         return self._lifecycle.record(name).status()
 
     async def revoke(self, name: str, *permissions: str) -> PluginStatus:
-        """Take grants back; all of them when no permission is named.
+        """Revoke grants; all of them if no permission is named.
 
         Raises:
             PluginNotFound: it does not exist (PLUGIN_NOT_FOUND).
@@ -272,7 +273,7 @@ class Plugins(Mapping[str, PluginStatus]):
         return self._blocking("revoke", self.revoke(name, *permissions))
 
     def _blocking(self, method: str, coroutine: Coroutine[Any, Any, PluginStatus]) -> PluginStatus:
-        """Wait for a coroutine; not in an event loop, whose running calls could then never end.
+        """Wait for a coroutine; refused inside an event loop, where running calls could then never end.
 
         Raises:
             UsageError: inside a running event loop (USAGE).
@@ -288,7 +289,7 @@ class Plugins(Mapping[str, PluginStatus]):
         )
 
     def _forget_failures(self, name: str) -> None:
-        """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""
+        """Forget failures of a plugin's code, because the operator enabled or reloaded it."""
         self._quarantine.forget(name)
         self._imports.forget(name)
 
@@ -300,19 +301,19 @@ class Plugins(Mapping[str, PluginStatus]):
         return record
 
     async def _renewed(self, record: PluginRecord) -> PluginRecord:
-        """What its files say now of a plugin that is not active; raises PluginError: it no longer exists."""
+        """The plugin as its files are now; it is not active. Raises PluginError: it no longer exists."""
         if record.active or not record.candidate.origin.can_reload:
             return record
         return await self._lifecycle.renew(record.name, partial(self._read_again, record), wanted=lambda _: False)
 
     def _read_again(self, record: PluginRecord) -> None:
-        """Put a new record in its place; raises PluginError: it no longer exists."""
+        """Replace its record by a new one. Raises PluginError: it no longer exists."""
         record.candidate.unload()
         self._reconciler.read_again(record.name)
         self._lifecycle.record(record.name).paused = record.paused
 
     async def _settle(self) -> None:
-        """Check again: plugins that depend on it may have to stop, or become usable."""
+        """Check again: dependent plugins may have to stop, or become usable."""
         self._reconciler.judge()
         for name, record in list(self._lifecycle.records.items()):
             if record.active and not _still_fit(record, self._lifecycle.records):
@@ -323,7 +324,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
 
 def _still_fit(record: PluginRecord, records: Mapping[str, PluginRecord]) -> bool:
-    """False when a dependency of an active plugin can no longer be used."""
+    """False: a dependency of an active plugin can no longer be used."""
     if record.candidate.fixed_id:
         return True
     return all(n in records and records[n].usable for n in record.candidate.facts.depends_on)

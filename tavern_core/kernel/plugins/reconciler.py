@@ -1,6 +1,6 @@
-"""Keeps the plugins of a host as they should be: which there are, which of them may be used, and which are active.
+"""Keeps a host's plugins up to date: finds them, checks which may be used, and activates those that must be active.
 
-Precedence: the host's own plugins, those passed as objects, folders, installed packages. A name counts once.
+Precedence: the host's own plugins, objects of the program, folders, installed packages. A name counts once.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.plugin_status import Diagnostic
 
 Activate = Literal["needed", "all", "none"]
-"""When plugins are activated: on first use, when the host opens, or never (who only looks)."""
+"""When plugins are activated: on first use, when the host opens, or never (for inspection)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSources:
-    """Where plugins come from besides folders and packages.
+    """The sources of plugins besides folders and packages.
 
     Args:
-        builtin: (name, module, whether it contributes only node types) of the host's own.
+        builtin: the host's own plugins as (name, module, whether it contributes only node types).
         given: objects passed by the program.
         tiers: where the code of a discovered plugin runs.
-        upstreams: those of the configuration, as candidates.
+        upstreams: the upstreams of the configuration, as candidates.
     """
 
     builtin: Sequence[tuple[str, str, bool]]
@@ -46,22 +46,22 @@ class PluginSources:
 
 
 class Reconciler:
-    """Knows every plugin by name, checks them, activates those that do not wait for their first use, and looks for new ones."""
+    """Finds plugins, checks them, and activates those that do not wait for their first use."""
 
     def __init__(self, lifecycle: Lifecycle, sources: PluginSources, grants: GrantStore, states: PluginStates) -> None:
         self.lifecycle, self._records, self._base = lifecycle, lifecycle.records, lifecycle.tables.base
         self._sources, self._grants, self._states = sources, grants, states
         self._activate: Activate = "needed"
-        """As the host was opened: with ``none`` a new grant starts no plugin either."""
+        """As the host was opened; with ``none``, even a new grant starts no plugin."""
         self._decisions: dict[str, DecidedPlugin] = {}
         self._decided = grants.read().records
         self._records.add(self._records.new(c, rank) for rank, c in enumerate(self._candidates()))
 
     async def start(self, activate: Activate) -> None:
-        """Activate what must be active from the start."""
+        """Activate the plugins that must be active from the start."""
         self._activate = activate
         records = list(self._records.values())
-        # Without other plugins that may have nodes, the host's nodes are first needed by name.
+        # If no other plugin has nodes, the host's nodes are not needed before one is named.
         is_alone = all(record.candidate.fixed_id or record.candidate.source == "upstream" for record in records)
         for record in records:
             if record.candidate.fixed_id and not (record.candidate.is_nodes_alone and is_alone):
@@ -85,7 +85,7 @@ class Reconciler:
     # Who is there -----------------------------------------------------------------------------------------------------
 
     async def look_again(self) -> None:
-        """Look for plugins again: removed or replaced ones stop, new ones are checked and started."""
+        """Discover plugins again: removed or replaced ones stop, new ones are checked and started."""
         fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
         leaving = [name for name, record in self._records.items() if _has_left(record, fresh.get(name, (0, None))[1])]
         for name in leaving:
@@ -101,7 +101,7 @@ class Reconciler:
         await self._activate_early()
 
     def read_again(self, name: str) -> None:
-        """A new record for one plugin, from its files as they are now. Raises PluginError: it is no longer there."""
+        """Replace a plugin's record by one from its current files. Raises PluginError: the plugin no longer exists."""
         ranks = {candidate.name: (candidate, rank) for rank, candidate in enumerate(self._candidates())}
         if name not in ranks:
             raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
@@ -130,7 +130,7 @@ class Reconciler:
     # Who may be used --------------------------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """Work out the state of every plugin that is not active, from what is declared, granted and configured now."""
+        """Determine the state of every inactive plugin from declarations, grants and configuration."""
         around = self._around()
         check_eligibility(self._records, around)
         self.lifecycle.list_declared()
@@ -138,27 +138,27 @@ class Reconciler:
             Diagnostic(wrong.code, wrong.located, hint=wrong.hint, severity=wrong.severity)
             for wrong in (*around.decisions.grants.findings, *self._states.findings)
         ]
-        records = list(self._records.values())  # another thread may add or drop one meanwhile
+        records = list(self._records.values())  # another thread may add or remove a plugin meanwhile
         self._base.diagnostics.judged([*wrong_files, *chain.from_iterable(one.problems() for one in records)])
 
     async def decided(self, record: PluginRecord, read_again: Callable[[], None] | None = None) -> None:
         """Apply a decision about a plugin's rights: check it again, and activate it again if it was active.
 
         Args:
-            read_again: puts a new record in its place.
+            read_again: replaces its record.
         """
 
         def change() -> None:
-            record.broken = None  # what it lacked may be what it was granted now
+            record.broken = None  # the permission that it lacked may have been granted now
             self.judge()
             self._base.signals.tools.emit()
 
         await self.lifecycle.renew(record.name, read_again or change, wanted=self.starts_with_host)
 
     def judge_again(self) -> set[str]:
-        """`judge`, after another process has decided; the active plugins that run with other rights than they have now.
+        """`judge` after a decision of another process; returns active plugins whose rights differ from those now.
 
-        What failed for want of rights may have them now.
+        Plugins that failed for lack of rights may have them now.
         """
         around = self._around()
         read_tools = [record for record in self._records.values() if record.active or record.broken is not None]
@@ -169,7 +169,7 @@ class Reconciler:
         return {record.name for record in others}
 
     def decided_anew(self) -> set[str]:
-        """Show of upstreams what was accepted elsewhere; the plugins about whose newer files another process has decided."""
+        """Apply other processes' acceptances for upstreams; return plugins about whose newer files others decided."""
         before, self._decided = self._decided, self._grants.read().records
         changed = {name for name in before.keys() | self._decided.keys() if before.get(name) != self._decided.get(name)}
         known = {name: self._records[name].candidate for name in changed if name in self._records}
@@ -183,7 +183,7 @@ class Reconciler:
     def _around(self) -> EligibilityInputs:
         own = [name for name, record in self._records.items() if record.candidate.source == "builtin"]
         tools = (split_id(e.id)[1] for plugin in own for e in self.lifecycle.tables.registry.of_plugin(plugin))
-        # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.
+        # Only for inspection: a working host sees changed code when the plugin is activated.
         decisions = GrantDecisions(self._grants, self._decisions, reads_files=self._activate == "none")
         return EligibilityInputs(
             self._base, self._states.disabled(), {fold(name): name for name in tools if name}, decisions
@@ -191,7 +191,7 @@ class Reconciler:
 
 
 def _has_other_rights(record: PluginRecord, around: EligibilityInputs) -> bool:
-    """Whether the lock file says something else now than what a plugin runs with, or ran with."""
+    """Whether the lock file differs from the rights with which a plugin runs, or ran."""
     if record.candidate.source in GRANTED_BY_PASSING:
         return False
     if around.decisions.is_frozen and around.decisions.grants.get(record.name) is None:

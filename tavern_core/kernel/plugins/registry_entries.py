@@ -1,4 +1,4 @@
-"""The tools of one plugin as entries of the registry: what it declares, and what its code has offered."""
+"""The tools of one plugin as registry entries: those that it declares, and those that its code offers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tavern_core.model.tool import ToolSpec
 
 
 def aliases_of(candidate: PluginCandidate, specs: Mapping[str, ToolSpec]) -> dict[str, str]:
-    """Other id → id, from the manifest and the tools.
+    """Alias → id, from the manifest and the tools.
 
     Raises:
-        ActivationFailed: one is in a namespace of the host (ACTIVATION_FAILED).
+        ActivationFailed: an alias is in a namespace of the host (ACTIVATION_FAILED).
     """
     found = {
         alias: f"{candidate.name}:{target.rpartition(':')[2]}" for alias, target in candidate.facts.aliases.items()
@@ -40,10 +40,10 @@ def aliases_of(candidate: PluginCandidate, specs: Mapping[str, ToolSpec]) -> dic
 def offered_entries(
     record: PluginRecord, described: Iterable[OfferDescription], diagnostics: Diagnostics
 ) -> list[RegistryEntry]:
-    """The tools that become registered: those of files, then those of code, checked against what was declared.
+    """The tools to register: those of files, then those of code, checked against the declarations.
 
     Raises:
-        ActivationFailed: a declared id was not offered, one of another kind was, or a tool has a bad schema (ACTIVATION_FAILED).
+        ActivationFailed: a declared id is missing, a tool has another kind, or a schema is invalid (ACTIVATION_FAILED).
     """
     candidate = record.candidate
     declared = dict.fromkeys(candidate.tool_ids)
@@ -57,7 +57,7 @@ def offered_entries(
     for entry in (e for item in described for e in _entries_of(item, record)):
         local = split_id(entry.id)[1]
         if fold(local) in record.left_out:
-            continue  # what is wrong with its declaration was reported
+            continue  # the error in its declaration was reported
         if not record.may_offer(entry.id):
             diagnostics.add(
                 "TOOL_UNDECLARED",
@@ -73,13 +73,13 @@ def offered_entries(
             _refuse_other_kind(draft, entry)
             spec = None if entry.spec is None else merge_declaration(draft, entry.spec, candidate.version)
             entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or draft.optional)
-    if candidate.source != "upstream":  # its list may have changed since it was declared
+    if candidate.source != "upstream":  # an upstream's list may have changed since it was declared
         _refuse_missing(record.name, declared, entries, files.findings)
     return list(entries.values())
 
 
 def _refuse_other_kind(declared: ToolSpec, entry: RegistryEntry) -> None:
-    """What a reviewer reads as a script, service, node or workflow must not become something else."""
+    """A tool that a reviewer reads as a script, service, node or workflow must not become something else."""
     spec = entry.spec
     if declared.kind == "python" or (
         spec is not None and spec.kind == declared.kind and spec.implementation in ({}, declared.implementation)
@@ -110,7 +110,7 @@ def _entries_of(item: OfferDescription, record: PluginRecord) -> Iterator[Regist
         for name in item.names:
             yield RegistryEntry(name, record.name, factory=item.factory, optional=item.factory.optional)
     if item.spec is not None:
-        if record.candidate.source != "builtin":  # those of the host are checked by its tests
+        if record.candidate.source != "builtin":  # the host's own are checked by its tests
             refuse_bad_schemas(item.spec, is_foreign=record.candidate.has_foreign_schemas)
         yield RegistryEntry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
 
@@ -131,6 +131,6 @@ def schema_errors(spec: ToolSpec, *, is_foreign: bool = False) -> tuple[Finding,
 
 
 def refuse_bad_schemas(spec: ToolSpec, *, is_foreign: bool = False) -> None:
-    """Raises ActivationFailed when a schema of the tool is wrong, with every problem (ACTIVATION_FAILED)."""
+    """Raises ActivationFailed with every problem if a schema of the tool is invalid (ACTIVATION_FAILED)."""
     if errors := schema_errors(spec, is_foreign=is_foreign):
         raise ActivationFailed(errors[0].located, hint=errors[0].hint, findings=errors)

@@ -1,4 +1,4 @@
-"""A plugin object whose code runs in another process: what the life of a plugin needs of it besides its hooks."""
+"""A plugin whose code runs in another process: what the lifecycle needs from it besides its hooks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class RemotePlugin(ABC):
 
     @abstractmethod
     def handler(self, target: str, /) -> Any:
-        """The proxy of the ``module:name`` of a tool file: a `contract.python_targets.BindsItself` that `DescribesItself`."""
+        """The proxy of a tool file's ``module:name``: a `python_targets.BindsItself` that `DescribesItself`."""
 
     @abstractmethod
     def nodes(self, entry: str, /) -> list[NodeSpec]:
-        """The nodes below `nodes.entry`; raises a PluginError if they cannot be read."""
+        """The nodes in `nodes.entry`; raises a PluginError if they cannot be read."""
 
     @abstractmethod
     def close(self) -> None:
@@ -28,8 +28,8 @@ class RemotePlugin(ABC):
 
 
 class DescribesItself(ABC):
-    """A handler that knows the full tool of an incomplete declaration."""
+    """A handler that completes an incomplete declaration."""
 
     @abstractmethod
     def described(self, draft: ToolSpec, /) -> ToolSpec:
-        """The tool; raises a PluginError if there is none."""
+        """The complete tool; raises a PluginError if there is none."""

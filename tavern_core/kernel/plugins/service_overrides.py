@@ -1,7 +1,7 @@
-"""Services that replace others: whether one may replace another, and which of several does.
+"""Overrides of services: whether a service may replace another one, and which of several overrides is used.
 
-The overriding object is used through the interface of the one it replaces, so it must have every method of it, callable in
-every way in which the replaced one can be called. What it has besides is not published.
+An override is used through the interface of the replaced service, so it must have all its methods, callable in
+every way in which the replaced ones are. Its other methods are not published.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tavern_core.frozen_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServiceOverride:
-    """A service that a plugin puts in the place of another of the same name."""
+    """A plugin's service that replaces another one of the same name."""
 
     plugin: str
     rank: int
-    """Place of the plugin in the order of precedence; the lowest one wins."""
+    """The plugin's position in the order of precedence; the lowest one wins."""
     service: Service
 
 
 def winner(overrides: Mapping[str, ServiceOverride]) -> ServiceOverride | None:
-    """The override in use, of all plugins that contribute one; independent of their order."""
+    """The override in use, of those that plugins contribute; independent of the order of activation."""
     return min(overrides.values(), key=lambda o: (o.rank, o.plugin), default=None)
 
 
 def standing_in(replaced: Service | None, override: Service) -> Service:
-    """The overriding service with what the replaced one publishes."""
+    """The override with the published methods of the replaced service."""
     if replaced is None:
         return override
     interface = replaced.interface or type(replaced.object)
@@ -58,10 +58,10 @@ def differences(replaced: Service, override: Service) -> list[str]:
 
 
 def _mismatches(wanted: object, given: object) -> Iterator[str]:
-    """How calls that `wanted` takes would fail with `given`."""
+    """How calls that `wanted` accepts would fail with `given`."""
     want, have = _parameters(wanted), _parameters(given)
     if want is None or have is None:
-        return  # written in C, or hiding its parameters: only its name is known
+        return  # written in C, or hiding its parameters: only the name is known
     kinds = {p.kind for p in have}
     takes_any = inspect.Parameter.VAR_POSITIONAL in kinds
     takes_named = inspect.Parameter.VAR_KEYWORD in kinds
@@ -104,7 +104,7 @@ _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWOR
 
 
 def _parameters(member: object) -> list[inspect.Parameter] | None:
-    """The parameters that a caller gives, without `self`."""
+    """The parameters that a caller passes, without `self`."""
     function: Any = function_of(member)
     try:
         found = list(inspect.signature(function).parameters.values())

@@ -1,9 +1,9 @@
-"""Putting a plugin's service in the place of another, and taking it away again (seed 000 §20.3).
+"""Replaces a service by a plugin's, and restores it (seed 000 §20.3).
 
-    granted service:override:clock  +  fits the present clock        →  all views use the new one
-    stopped, failed, revoked                                        →  they use the old one again, which kept running
+    granted service:override:clock  +  fits the current clock  →  all views use the new one
+    stopped, failed, revoked          →  all views use the old one again, which kept running
 
-Of several that override one service a single one is used, the same in any order of activation; the others wait.
+Of several overrides of one service, one is used, independent of the order of activation; the others wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_NAMED: Final = 5
 
 
 def without_ungranted(record: PluginRecord, offered: dict[str, Any], tables: HostRegistries) -> dict[str, Any]:
-    """The services that a plugin may contribute: an override needs the grant and is left out without it."""
+    """The services that a plugin may contribute; overrides without a grant are left out."""
     kept = {}
     for name, service in offered.items():
         if name in record.candidate.overrides and not record.may_override(name):
@@ -43,10 +43,10 @@ def without_ungranted(record: PluginRecord, offered: dict[str, Any], tables: Hos
 def split_overrides(
     record: PluginRecord, offered: Offered, tables: HostRegistries
 ) -> tuple[Offered, list[ServiceOverride]]:
-    """A plugin's own services, and its overrides.
+    """A plugin's new services, and its overrides.
 
     Raises:
-        ActivationFailed: one of its services cannot replace the one that it overrides (ACTIVATION_FAILED).
+        ActivationFailed: a service cannot replace the one that it overrides (ACTIVATION_FAILED).
     """
     services: Mapping[str, Service] = offered.get("services", {})
     overriding = [
@@ -96,7 +96,7 @@ def _compare(override: ServiceOverride, tables: HostRegistries) -> None:
 def settle_overrides(
     contributed: Mapping[str, Service], overriding: Iterable[ServiceOverride], tables: HostRegistries
 ) -> None:
-    """After a registration: check the overrides of new services, and report who overrides whom."""
+    """After a registration, check the overrides of new services, and report which plugin overrides which."""
     for name, service in contributed.items():
         for plugin in tables.contributions.overriders(name):
             if found := differences(service, tables.contributions.override_of(name, plugin)):
@@ -108,7 +108,7 @@ def settle_overrides(
 
 
 def report_rivals(names: Iterable[str], tables: HostRegistries) -> None:
-    """Report which of several overrides of a service is used; withdraw the report when only one is left."""
+    """Report which of several overrides of a service is used; withdraw the report if only one is left."""
     for name in names:
         tables.diagnostics.withdraw("SERVICE_OVERRIDE_CONFLICT", service=name)
         used, *others = tables.contributions.overriders(name) or [""]

@@ -1,7 +1,7 @@
-"""Named services that plugins offer each other, and the views through which they are used.
+"""Named services that plugins offer each other, and the views through which they use them.
 
-A plugin never gets the object itself: it gets a view with one method for each published one (`kernel/views`). In-process
-plugins are still trusted code: docs/security.md says what a view prevents and what it does not.
+A plugin never gets the object itself: it gets a view with the published methods (`kernel/views`). In-process
+plugins are still trusted code: docs/security.md describes what a view prevents and what it does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CallerLookup(Protocol):
     """What services may do for a plugin within the running call (`Service.for_plugin`)."""
 
     def of(self, plugin: str, capability: str) -> Scope:
-        """The effective scope of a capability now."""
+        """The current effective scope of a capability."""
         ...
 
     def may_act(self, capability: str) -> bool:
@@ -39,7 +39,7 @@ class CallerLookup(Protocol):
 
 
 class GrantedPlugin(Protocol):
-    """A plugin that uses services, with what it was granted."""
+    """A plugin that uses services, with its grants."""
 
     @property
     def name(self) -> str: ...
@@ -55,7 +55,7 @@ class Services:
     Args:
         limits: how much text may pass through a view.
         callers: for services that depend on the running call.
-        changed: afterwards every view checks its rights and its object again.
+        changed: emitted when every view must check its rights and its object again.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Services:
         return len(self.names())
 
     def __getitem__(self, name: str) -> Service:
-        """The registered service; where a plugin overrides it, that one.
+        """The registered service; its override, if a plugin overrides it.
 
         Raises:
             ToolFailed: it does not exist; the message names the nearest (TOOL_ERROR).
@@ -101,21 +101,21 @@ class Services:
         """The names of plugins' services, sorted.
 
         Args:
-            everything: the host's own too (`contract/core_services.py`).
+            everything: include the host's own (`contract/core_services.py`).
         """
         found = self._contributions.all("services")
         own = self._contributions
         return sorted(n for n in found if everything or not own.is_builtin(own.original(n)[0]))
 
     def allowed(self, name: str, user: GrantedPlugin, method: str = "") -> Service:
-        """The service, if `user` contributed it or may use it; the overridden one, for a plugin that overrides it.
+        """The service, if `user` contributed it or may use it. For a plugin that overrides it: the overridden one.
 
         Args:
-            method: what it wants to call; a method that is not marked `@read_only` needs the right to write.
+            method: the method to call; a method that is not marked `@read_only` needs the right to write.
 
         Raises:
             ToolFailed: it does not exist (TOOL_ERROR).
-            PolicyDenied: it is not declared and granted (POLICY_DENIED).
+            PolicyDenied: the use is not declared and granted (POLICY_DENIED).
         """
         plugin = user.name
         if self._contributions.overrides(name, plugin):
@@ -134,7 +134,7 @@ class Services:
         return self._made_for(self[name], plugin)
 
     def _is_its_own(self, name: str, plugin: str) -> bool:
-        """True for the plugin that contributed it, also while another replaces it, and for the plugin that replaces it."""
+        """Whether the plugin contributed it, even if overridden, or overrides it."""
         contributed = self._contributions
         return plugin in (self.owner(name), contributed.original(name)[0]) or contributed.overrides(name, plugin)
 
@@ -148,7 +148,7 @@ class Services:
         return denied
 
     def _made_for(self, service: Service, plugin: str, owner: str | None = None) -> Service:
-        """The service as one plugin uses it: the same each time, until another takes its name.
+        """The service as one plugin uses it: the same object each time, until another service takes its name.
 
         Args:
             owner: its plugin; None: the plugin whose service is in use under its name.
@@ -165,7 +165,7 @@ class Services:
     def view(self, name: str, user: GrantedPlugin) -> Any:
         """A view of the service for `user`, with only its published methods. Raises as `allowed`.
 
-        The service and the right to it are looked up again after every change: after a reload the view reaches the new
+        The service and the right to it are looked up again after every change: after a reload the view uses the new
         object, and after a revocation or a stop of one of the two plugins it refuses every call.
         """
         name, plugin = exact(name), user.name
@@ -183,7 +183,7 @@ def _method(service: Service, name: str) -> Callable[..., Any]:
     """The service's own bound method.
 
     Raises:
-        ToolFailed: it does not publish the method, or lacks it though its interface promises it (TOOL_ERROR).
+        ToolFailed: it does not publish the method, or lacks a method of its interface (TOOL_ERROR).
     """
     found = getattr(service.object, name, None) if name in published(service) else None
     if not callable(found):

@@ -1,4 +1,4 @@
-"""`tavern.skills`: the skills that there are, and the operator's trust in those of the project.
+"""`tavern.skills`: all skills, and the operator's trust in those of the project.
 
 A skill of the project or the user is a plugin of its own, so trust is a grant (`skill:trust`) in the lock file, bound to the hash of its files.
 """
@@ -34,17 +34,17 @@ class Skills:
         self._lifecycle, self._consent = lifecycle, consent
 
     def list(self) -> list[Skill]:
-        """Every skill by name, the project's first; those that another one shadows and those that cannot be used with the reason."""
+        """Every skill by name, the project's first; shadowed and unusable ones with the reason."""
         return sorted(self._all(), key=lambda s: (s.name, s.state == "shadowed", _ORDER.index(s.origin), s.plugin))
 
     def get(self, name: str) -> Skill:
         """One skill with its instructions and the names of its files, even if it is not trusted yet.
 
         Args:
-            name: of the skill, its tool or its plugin.
+            name: the name of the skill, its tool or its plugin.
 
         Raises:
-            SkillNotFound: there is none (SKILL_NOT_FOUND).
+            SkillNotFound: there is no such skill (SKILL_NOT_FOUND).
         """
         found = [skill for skill in self.list() if name in (skill.name, skill.tool, skill.plugin)]
         if not found:
@@ -54,11 +54,11 @@ class Skills:
         return _read(found[0])
 
     async def trust(self, name: str) -> Skill:
-        """Let a skill of the project be used, as its files are now.
+        """Allow the use of a skill of the project with its current files.
 
         Raises:
-            SkillNotFound: there is none (SKILL_NOT_FOUND).
-            UsageError: it needs no trust, or its files cannot be read whole (USAGE).
+            SkillNotFound: there is no such skill (SKILL_NOT_FOUND).
+            UsageError: it needs no trust, or its files cannot be read completely (USAGE).
         """
         record = self._of_project(name)
         if why := FolderFiles(Path(record.candidate.location)).why_not_whole():
@@ -67,7 +67,7 @@ class Skills:
         return self.get(record.name)
 
     async def distrust(self, name: str) -> Skill:
-        """Take that back. Raises as `trust`."""
+        """Withdraw the trust. Raises as `trust`."""
         record = self._of_project(name)
         await self._consent.refuse(record.name, [TRUST.id])
         return self.get(record.name)
@@ -99,7 +99,7 @@ class Skills:
 
     def _own(self, record: PluginRecord) -> Skill:
         facts = record.candidate.facts
-        own = self._lifecycle.tables.base.config.skills.user  # a failed skill requests nothing: its place decides
+        own = self._lifecycle.tables.base.config.skills.user  # a failed skill requests nothing: its location decides
         origin: Origin = "user" if str(Path(record.candidate.location).parent) in own else "project"
         tool = next((tool for tool in record.candidate.tool_ids if not tool.endswith(RUN)), "")
         state: SkillState = "ready" if record.usable else "off"
@@ -144,7 +144,7 @@ class Skills:
         )
 
     def _shadowed(self) -> Iterator[Skill]:
-        """Skills that one of the same name goes before: only a diagnostic mentions them."""
+        """Skills that are shadowed by one of the same name: only a diagnostic mentions them."""
         for found in self._lifecycle.tables.base.diagnostics.all():
             if found.code == "NAME_CONFLICT" and "skill" in found.details:
                 yield _loser(found)
@@ -158,7 +158,7 @@ def _loser(found: Diagnostic) -> Skill:
 
 
 def _read(skill: Skill) -> Skill:
-    """`skill` with what is in its folder."""
+    """`skill` with the content of its folder."""
     if not skill.location:
         return skill
     files = FolderFiles(Path(skill.location))

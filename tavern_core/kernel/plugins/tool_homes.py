@@ -1,4 +1,4 @@
-"""What an executor may know of the plugin whose tool it runs."""
+"""What an executor gets from the plugin whose tool it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tavern_core.model.tool import ToolSpec
 
 
 class SandboxSource(Protocol):
-    """The boxes of plugins' programs."""
+    """The sandboxes of plugins' programs."""
 
     def of(self, record: PluginRecord, /) -> Sandbox: ...
 
@@ -28,16 +28,17 @@ class ToolHomes:
     def __init__(self, tables: HostRegistries, sandboxes: SandboxSource) -> None:
         self._tables, self._sandboxes = tables, sandboxes
         self._cache = tables.base.home / "cache" / "unpacked"
-        """Where zipped plugins are unpacked."""
+        """The folder in which zipped plugins are unpacked."""
 
     def of(self, record: PluginRecord, spec: ToolSpec, executor: str) -> ToolHome:
-        """What an executor may know of the plugin whose tool it runs.
+        """What an executor gets from the plugin whose tool it runs.
 
         Args:
-            executor: the plugin whose executor it is. Those of the box call services themselves; any other gets views.
+            executor: the plugin of the executor. Built-in executors call services directly; others get views.
         """
         is_ours = self._tables.contributions.is_builtin(executor)
-        resolve = self._tables.settings.resolve  # behind functions that take nothing: an executor chooses no other tool
+        # Behind functions without arguments, so that an executor cannot choose another tool.
+        resolve = self._tables.settings.resolve
 
         def service(name: str) -> Any:
             if not is_ours:

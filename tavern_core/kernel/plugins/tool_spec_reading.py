@@ -1,7 +1,7 @@
-"""What `tavern_register_tools` returned becomes ToolSpecs and factories.
+"""Turns the result of `tavern_register_tools` into ToolSpecs and factories.
 
-Everything of one plugin is read before anything is registered: one bad item fails the activation as a whole. A tool that is
-declared without parameters becomes whole with what its code says it takes and gives (`merge_declaration`).
+Everything of a plugin is read before anything is registered: one invalid item fails the whole activation. A tool
+declared without parameters is completed from its code (`merge_declaration`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _AS_MARKED: Final = (
     "tags", "capabilities", "display_name", "optional", "examples", "read_only", "destructive", "idempotent", "fast",
     "timeout_ms", "requires_approval", "job", "limits", "untrusted",
 )  # fmt: skip
-"""What a specification takes over from the mark as it is."""
+"""The fields that a specification takes from the mark unchanged."""
 DRAFT: Final = object()
-"""`ToolSpec.impl` of a returned mapping without parameters: the node, workflow or handler that it names says them."""
+"""The `ToolSpec.impl` of a returned mapping without parameters: its node, workflow or handler determines them."""
 _FIELDS: Final = (
     "display_name", "version", "tags", "output_schema", "capabilities", "optional", "read_only", "destructive",
     "idempotent", "requires_approval", "timeout_ms", "untrusted",
 )  # fmt: skip
 _SPELLINGS: Final[Mapping[str, str]] = {spelling: name for name in _FIELDS for spelling in (name, camel(name))}
-"""What a tool with `execute` may say besides name, description and parameters: in the form of Python or JSON → field of a ToolSpec."""
+"""What a tool with `execute` may set besides name, description and parameters: Python or JSON spelling → field."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
 
 
@@ -57,25 +57,25 @@ class OfferingPlugin:
     name: str
     version: str
     aliases: Mapping[str, str]
-    """Other id → local name, from the manifest."""
+    """Alias → local name, from the manifest."""
     is_builtin: bool = False
     from_mapping: Callable[[Mapping[str, Any]], ToolSpec] | None = None
-    """Reads the tool-file format; raises ToolFileInvalid."""
+    """Reads a mapping in the tool-file format; raises ToolFileInvalid."""
     named: Callable[[str], str] | None = None
-    """Gives the ids of tools that the program itself registers; it may use other prefixes than its own."""
+    """Makes the ids of tools that the program itself registers, which may have other prefixes."""
     kinds: Collection[str] = ()
-    """Kinds of tools for which plugins contribute executors."""
+    """The kinds of tools for which plugins contribute executors."""
 
     @classmethod
     def of(cls, candidate: PluginCandidate, **more: Any) -> OfferingPlugin:
-        """The plugin, as far as it is declared; what it makes for one caller needs no `more`."""
+        """The plugin as declared; what it makes for one caller needs no `more`."""
         is_builtin = candidate.source == "builtin"
         return cls(candidate.name, candidate.version, candidate.facts.aliases, is_builtin, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class OfferDescription:
-    """One thing the plugin offers: a tool, or a factory with the names that are known to come out of it."""
+    """One item that the plugin offers: a tool, or a factory with the known names of its tools."""
 
     spec: ToolSpec | None = None
     factory: ToolFactory | None = None
@@ -92,10 +92,10 @@ def describe(offers: Any, owner: OfferingPlugin, *, drafts: bool = False) -> lis
     """Everything in `offers`, in order.
 
     Args:
-        drafts: the caller completes what has no parameters (`DRAFT`); else that is refused.
+        drafts: allow tools without parameters (`DRAFT`), which the caller completes; else they are refused.
 
     Raises:
-        PluginError: an item is not a tool, has a bad name or a bad schema (ACTIVATION_FAILED, SCHEMA_INVALID, TOOL_FILE_INVALID).
+        PluginError: an item is not a tool, or its name or schema is invalid.
     """
     if offers is None:
         return []
@@ -113,7 +113,7 @@ def describe(offers: Any, owner: OfferingPlugin, *, drafts: bool = False) -> lis
 
 
 def specs_of(item: Any, owner: OfferingPlugin, *, drafts: bool = False) -> list[ToolSpec]:
-    """The tools of one item that is not a factory: one, or several for a toolbox or an Offer with `names`.
+    """The tools of one item that is not a factory: one tool, or several for a toolbox or an Offer with `names`.
 
     Args:
         drafts: as for `describe`.
@@ -154,10 +154,10 @@ def specs_of(item: Any, owner: OfferingPlugin, *, drafts: bool = False) -> list[
 
 
 def full_id(written: str, owner: OfferingPlugin) -> str:
-    """The id ``plugin:tool`` of a tool of `owner` that it calls `written`.
+    """The id ``plugin:tool`` of a tool that its plugin calls `written`.
 
     Raises:
-        ActivationFailed: a foreign prefix, or a bad local name (ACTIVATION_FAILED).
+        ActivationFailed: another plugin's prefix, or an invalid local name (ACTIVATION_FAILED).
     """
     if owner.named is not None:
         return owner.named(written)
@@ -179,11 +179,12 @@ def full_id(written: str, owner: OfferingPlugin) -> str:
 
 
 def merge_declaration(draft: ToolSpec, coded: ToolSpec, plugin_version: str) -> ToolSpec:
-    """The tool that a declaration and its code make together. If both say something, the code wins, because it runs; needs and cautions
-    of both count.
+    """Merge a tool's declaration with its code.
+
+    The code wins, because it runs; requirements and warnings of both count.
 
     Args:
-        plugin_version: what `coded` has for its version where the code says none.
+        plugin_version: the version that `coded` has if the code sets none.
     """
     return replace(
         with_cautions(coded, draft),
@@ -206,7 +207,7 @@ def merge_declaration(draft: ToolSpec, coded: ToolSpec, plugin_version: str) -> 
 
 
 def with_cautions(spec: ToolSpec, other: ToolSpec) -> ToolSpec:
-    """`spec` with what `other` says of its dangers, too."""
+    """`spec` with the warnings of `other` added."""
     return replace(
         spec,
         capabilities=spec.capabilities | other.capabilities,
@@ -218,7 +219,7 @@ def with_cautions(spec: ToolSpec, other: ToolSpec) -> ToolSpec:
 
 
 def with_marks(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters of the code, with the marks of the declaration: which of them are secret, and which are guarded."""
+    """The parameters of the code, with the declaration's marks for secret and guarded parameters."""
     properties = coded.get("properties")
     if not isinstance(properties, Mapping):
         return coded
@@ -241,10 +242,10 @@ def _with_mark(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping
 
 
 def of_handler(thing: Any, draft: ToolSpec, owner: OfferingPlugin) -> ToolSpec:
-    """The tool behind a `handler` whose tool file has no parameters: its signature says them, as under `@tool`.
+    """The tool of a `handler` whose tool file has no parameters: its signature determines them, as with `@tool`.
 
     Args:
-        thing: what ``module:name`` is.
+        thing: the object that ``module:name`` names.
 
     Raises:
         PluginError: not a tool, or a signature without a schema (ACTIVATION_FAILED, SCHEMA_INVALID).
@@ -396,10 +397,10 @@ def _from_spec(spec: ToolSpec, owner: OfferingPlugin) -> ToolSpec:
 
 
 def refuse_twins(found: Iterable[OfferDescription], owner: OfferingPlugin) -> None:
-    """Two tools of one plugin may not have the same name.
+    """Refuse two tools of one plugin with the same name.
 
     Raises:
-        PluginError: they have, or differ only in case, - and _ (PLUGIN_FAILED).
+        PluginError: names are equal, or differ only in case, - and _ (PLUGIN_FAILED).
     """
     seen: dict[str, str] = {}
     for name in (name for item in found for name in item.ids):
@@ -423,14 +424,14 @@ def ids_made(made: Any, owner: OfferingPlugin) -> tuple[str, ...]:
 def assign_names(
     described: Sequence[OfferDescription], made: Mapping[int, tuple[str, ...]], declared: Iterable[str]
 ) -> tuple[list[OfferDescription], int]:
-    """Give the factories that have no names the ids that are known of them: those they made for the host, else those of plugin.yaml.
+    """Assign known ids to factories without names: the ids of the tools made for the host, else those of plugin.yaml.
 
     Args:
-        made: position of a factory without names → the ids it made for the host.
-        declared: ids that the code must return; those without another source must come from factories without names.
+        made: position of a factory without names → the ids of the tools that it made for the host.
+        declared: ids that the code must return; ids without another source must come from factories without names.
 
     Returns:
-        All that is known by id, and the number of factories of which no id is known.
+        All items with known ids, and the number of factories without any known id.
     """
     named = [replace(item, names=made[n]) if n in made else item for n, item in enumerate(described)]
     offered = {i for item in named for i in item.ids}
@@ -443,7 +444,7 @@ def assign_names(
 
 
 def _any_of(factories: Sequence[ToolFactory]) -> ToolFactory:
-    """One factory that makes what all of them make."""
+    """One factory that makes the tools of all of them."""
     if len(factories) == 1:
         return factories[0]
 
@@ -468,10 +469,10 @@ def _short(thing: Any) -> str:
 
 
 def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
-    """A tool in the tool-file format that a plugin returned instead of writing it into a file; a `DRAFT` where it has no parameters.
+    """A tool in the tool-file format that a plugin returned instead of writing a file; a `DRAFT` without parameters.
 
     Raises:
-        ToolFileInvalid: it is wrong; `findings` has every problem (TOOL_FILE_INVALID).
+        ToolFileInvalid: it is invalid; `findings` lists every problem (TOOL_FILE_INVALID).
     """
     from tavern_core.kernel.manifest.tool_files import CODE, read_tool_data, tool_spec
     from tavern_core.kernel.text.yaml_reader import YamlDocument

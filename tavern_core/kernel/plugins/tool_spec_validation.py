@@ -1,6 +1,6 @@
-"""What the code of a plugin or of the program says of a tool is held to the rules that tool files are held to.
+"""Validates tools from the code of plugins and programs by the rules of tool files.
 
-Annotations promise nothing: a decorator takes any value, and a misspelt capability could never be granted.
+Annotations guarantee nothing: a decorator accepts any value, and a misspelt capability could never be granted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tavern_core.model.tool import CostHints, Example, ToolSpec
 
 LONGEST_TIMEOUT_MS: Final = 86_400_000
 _UPSTREAMS: Final = {"comfyui": "url", "langchain": "package", "llm": "package", "mcp": "url", "n8n": "url"}
-"""Kinds whose tools belong to an upstream → the key of its entry that says where it is."""
+"""Kinds whose tools belong to an upstream → the key for its location in its entry."""
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "python": ("handler",),
     "script": ("command",),
@@ -26,7 +26,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "node": ("nodeType",),
     "workflow": ("workflowId",),
 }
-"""Kinds → the keys of `implementation` without which there is nothing to run."""
+"""Kinds → the keys of `implementation` that they need to run."""
 _SAMPLES: Final[Mapping[str, str]] = {
     "handler": "module:function",
     "command": "python scripts/run.py",
@@ -36,7 +36,7 @@ _SAMPLES: Final[Mapping[str, str]] = {
     "workflowId": "workflows/my-workflow.json",
 }
 VERSION: Final = re.compile(r"v?[0-9][0-9A-Za-z.+!_-]{0,99}")
-"""What PEP 440 and Semantic Versioning have in common."""
+"""The common part of PEP 440 and Semantic Versioning."""
 
 _OF: Final[Mapping[str, tuple[type | tuple[type, ...], str, str]]] = {
     **dict.fromkeys(("description", "display_name", "kind", "source"), (str, "text", '"..."')),
@@ -52,18 +52,18 @@ _OF: Final[Mapping[str, tuple[type | tuple[type, ...], str, str]]] = {
     "limits": (ToolLimits, "ToolLimits", 'ToolLimits(rate="10/minute")'),
     "implementation": (Mapping, "a mapping", '{"type": "python"}'),
 }
-"""What the fields of a tool must be, in words, and for example."""
+"""Descriptions and examples of the fields of a tool."""
 
 
 def refuse_unsound(spec: ToolSpec, *, has_code: bool = True, kinds: Collection[str] = ()) -> None:
-    """Return when every field of a tool is of its kind, and the tool can run as it is written.
+    """Return if every field of a tool is valid, and the tool can run as written.
 
     Args:
-        has_code: the specification has its code; False: it was left out for a hook that looks at the tool.
-        kinds: those for which plugins contribute executors, which say themselves what they need.
+        has_code: whether the specification has its code; False: it was left out for a hook that sees the tool.
+        kinds: those for which plugins contribute executors; these check their own requirements.
 
     Raises:
-        ActivationFailed: one is invalid; the first is reported with its repair (ACTIVATION_FAILED).
+        ActivationFailed: a field is invalid; the first is reported with its repair (ACTIVATION_FAILED).
     """
     for message, hint in _mistakes(spec, has_code and spec.executor not in kinds):
         raise ActivationFailed(f"{spec.name}: {message}", hint=hint)
@@ -111,10 +111,10 @@ def _mistakes(spec: ToolSpec, must_run: bool) -> Iterator[tuple[str, str]]:
 
 
 def _what_to_write(spec: ToolSpec) -> str:
-    """What makes a tool of a built-in kind run; empty if it can run, or its kind is a plugin's."""
+    """What a tool of a built-in kind lacks to run; empty: it can run, or its kind is a plugin's."""
     kind, given = spec.kind, spec.implementation
     if kind in _UPSTREAMS and not spec.calls_endpoint:
-        # Its tools are those of an entry, also where one names an upstream: they need what it needs.
+        # Its tools belong to an entry of tavern.yaml, whatever upstream it names, and need what the entry needs.
         is_object = isinstance(spec.impl, BindsItself) or is_tool(spec.impl)
         if kind == "langchain" and is_object and "upstream" not in given:
             return ""
