@@ -1,1 +1,1 @@
-"""The tools that exist now: listed, searched, explained, described."""
+"""The tools of a host: listed, searched, explained, described."""

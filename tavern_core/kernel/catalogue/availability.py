@@ -1,4 +1,4 @@
-"""Whether a tool is there for a caller, why not, and what its calls lack."""
+"""Whether a caller can see and call a tool, why not, and what its calls lack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityReason:
-    """Why a tool can or cannot be seen and called, for a person."""
+    """Why a tool can or cannot be seen and called, for people."""
 
     id: str
     visible: bool
@@ -47,24 +47,24 @@ class AvailabilityReason:
 
 @dataclass(frozen=True, slots=True)
 class ToolNeed:
-    """What a tool lacks."""
+    """What a tool needs and is not allowed."""
 
     missing: tuple[str, ...]
     """Capabilities that one side does not allow."""
     reason: str
     fix: str
-    """The command that grants them, or what must be written where."""
+    """The command that grants them, or the required configuration."""
     side: str = "plugin"
-    """Who does not allow them: plugin, host, profile or caller."""
+    """The side that does not allow them: plugin, host, profile or caller."""
     is_certain: bool = True
-    """False while only the code knows the tool's needs and was never loaded: these are the possible ones."""
+    """False: only the code, which was never loaded, knows the tool's needs, so these are the possible ones."""
 
     def to_json(self) -> dict[str, Any]:
         return {"missing": list(self.missing), "certain": self.is_certain, "reason": self.reason, "fix": self.fix}
 
 
 class Availability:
-    """What holds of tools for callers."""
+    """Answers what callers may see and call."""
 
     def __init__(self, inventories: Inventories) -> None:
         self._specs = specs = inventories.specs
@@ -131,12 +131,12 @@ class Availability:
         return replace(caller, profile=inventory.name), inventory
 
     def beyond(self, tool: str, caller: CallContext) -> tuple[ToolSpec, PluginRecord, str] | None:
-        """An unregistered tool that can still be called, with its plugin and its maker; None if there is none.
+        """An unregistered tool that can still be called, with its plugin and the origin of the tool; or None.
 
-        It is made for this caller by a factory without names, or known to the resolver of its prefix, which is activated.
+        A factory without names makes it for this caller, or the resolver of its prefix, which is activated, knows it.
 
         Raises:
-            CallError: the resolver failed, or a hook left it out.
+            CallError: the resolver failed, or a hook hides the tool.
         """
         if not isinstance(tool, str):
             return None
@@ -152,7 +152,7 @@ class Availability:
         return None if found is None else (*found, f"known to the namespace {prefix!r} of {found[1].name}")
 
     def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> AvailabilityReason | None:
-        """Why no executor runs a tool, its pin holds it back, or lists and profile bar the caller; None: neither of them."""
+        """Why no executor runs a tool, its pin blocks it, or lists or profile deny it to the caller; or None."""
         if spec.executor not in (kinds := self._specs.kinds()):
             fix = (
                 did_you_mean(spec.kind, kinds)
@@ -183,7 +183,7 @@ class Availability:
     def _need(
         self, spec: ToolSpec, record: PluginRecord, caller: CallContext, inventory: Profile | None
     ) -> ToolNeed | None:
-        """What a tool lacks of what it needs; if only its code knows its needs, what its plugin requests and lacks."""
+        """What a tool needs and lacks; if only its code knows its needs, what its plugin requests and lacks."""
         rights = self._specs.rights(record, spec)
         if caller is not self._specs.default:
             own = rights.caller if self._specs.is_host(caller) else caller.permissions
@@ -203,7 +203,7 @@ class Availability:
         return None
 
     def _openly(self, tool: str) -> str | None:
-        """The active plugin with factories without names that could make a tool of this id."""
+        """The active plugin whose factories without names could make a tool with this id."""
         records = self._specs.lifecycle.records
         return next(
             (r.name for i in spellings(tool) if (r := records.get(split_id(i)[0])) and r.active and r.open_factories),
@@ -213,7 +213,7 @@ class Availability:
     def _why_beyond(
         self, tool: str, error: ToolNotFound, profile: ProfileLike | None, context: CallContext | None
     ) -> AvailabilityReason:
-        """The same for a tool that is not registered."""
+        """`why` for a tool that is not registered."""
         try:
             caller, inventory = self.caller(profile, context)
             beyond = self.beyond(tool, caller)

@@ -1,4 +1,4 @@
-"""The compiled path of one tool: which steps exist for it, with everything they need at hand.
+"""The compiled plan of one tool: which steps its calls have, and what these steps need.
 
 A feature that is off is None here, and the pipeline skips it with one test.
 """
@@ -29,7 +29,7 @@ Execute = Callable[[Any, Any], Any]
 
 
 class InternalOperation:
-    """An operation that takes the path of a tool call and is no tool: no caller can write it, only the host has this object."""
+    """An operation that passes the pipeline like a tool call without being a tool: only the host can call it."""
 
     __slots__ = ("spec",)
 
@@ -39,51 +39,51 @@ class InternalOperation:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """How a tool is run: by what it is, and whether its time can be watched."""
+    """How a tool is run: depends on the kind of function, and on whether its time can be watched."""
 
     bound: BoundTool
     execute: Execute
     tool: Callable[[Mapping[str, Any], ToolCall | None], Any] | None
-    """``tool(arguments, call)`` is `execute` where no deadline has to be kept; None: it takes a thread."""
+    """``tool(arguments, call)`` replaces `execute` when there is no deadline; None: the tool needs a thread."""
     is_awaited: bool
-    """Whether `execute` returns what is to be awaited, rather than the value itself."""
+    """Whether `execute` returns an awaitable instead of the value."""
     preview: Execute | None
-    """``preview(running_call, mode)`` shows what the tool would do, where it can."""
+    """``preview(running_call, mode)`` shows what the tool would do, if it can."""
     way: str
-    """How it is run, in words: for people who read the steps."""
+    """How it is run, in words: for people who read the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRules:
-    """From what a caller gives to what a tool gets."""
+    """How a caller's arguments become those of the tool."""
 
     validator: Validator
     intake: Callable[[Any], dict[str, Any] | None]
-    """A quick copy of the arguments; None when the full validator must copy and check them."""
+    """A quick copy of the arguments; None: the full validator copies and checks them."""
     intake_judges: bool
-    """What comes from `intake` is known to fit."""
+    """Whether the result of `intake` is known to fit the schema."""
     fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
-    """Fills in defaults; None when the schema has none."""
+    """Fills in defaults; None: the schema has none."""
     whole: Callable[[Any], Any] | None
-    """Writes integers that came as 2.0 as 2; None when the schema has no integers."""
+    """Turns integers written as 2.0 into 2; None: the schema has no integers."""
     marked: Callable[[Any], list[str]] | None
-    """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
+    """Lists the texts among the arguments that the schema marks as secret; None: it marks none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRules:
-    """What an answer must be."""
+    """What an answer must fit."""
 
     validator: Validator | None
-    """None when the tool has no output schema."""
+    """None: the tool has no output schema."""
     sure: frozenset[type]
-    """Types of answers that are plain JSON as they are, and of which the output schema takes every value."""
+    """Types of answers that are plain JSON already, and of which the output schema accepts every value."""
     is_annotated: bool
-    """True when the output schema is the function's return annotation, and not written for the answer."""
+    """Whether the output schema is the function's return annotation, and not written for the answer."""
     accepts: Callable[[Any], bool] | None = field(init=False)
-    """Quick answer whether an answer fits; only for plain JSON."""
+    """A quick check whether an answer fits; only for plain JSON."""
     stage: str = field(init=False)
-    """The step that looks at an answer."""
+    """The step that checks an answer."""
 
     def __post_init__(self) -> None:
         validator = self.validator
@@ -93,16 +93,17 @@ class AnswerRules:
     def apply_to(self, result: ToolResult) -> bool:
         """Whether the output schema applies to this answer.
 
-        An annotation such as ``-> dict`` describes what the function returns, which for the `content` and `details` of
-        seed 002 is that very mapping: neither the details nor the text of the content are what it describes. Nor is what
-        a job in the background shows of itself: its answer is still to come.
+        An annotation such as ``-> dict`` describes what the function returns. For the `content` and `details` of seed
+            002,
+        that is the whole mapping, and neither the details nor the text of the content. Nor does a schema apply to what
+        a background job says about itself: its answer is still to come.
         """
         return result.status != "job" and not (self.is_annotated and result.has_content)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanHooks:
-    """The hooks of the calls of one tool."""
+    """The hooks for the calls of one tool."""
 
     shown: ToolSnapshot
     """The tool as hooks see it."""
@@ -118,60 +119,60 @@ class PlanHooks:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may call a tool, and with which rights it runs."""
+    """Who may call a tool, and the rights with which it runs."""
 
     access: ToolAccess
-    """Who may use it, by lists and profile."""
+    """Which callers may use the tool, by lists and profile."""
     guarded: bool
-    """True when allow and deny lists may refuse some caller."""
+    """Whether allow and deny lists may refuse some caller."""
     rights: Rights
-    """`caller` is filled in per call."""
+    """Without `caller`, which is set for each call."""
     host: CallContext
     """The context of a call without one: the host's own principal with this plugin's rights."""
     approval: ApprovalRule | None
-    """Why each call needs approval, or cannot get it; None when it needs none."""
+    """Why each call needs approval, or cannot get it; None: no approval is needed."""
     blocked: str
-    """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
+    """Why every call is refused: a plugin with a gate could not be activated; empty: calls are possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits of the calls of one tool, and the steps that keep them."""
+    """The limits of a tool's calls, and the steps that enforce them."""
 
     limiter: ToolLimiter | None
-    """None: it has no limits."""
+    """None: the tool has no limits."""
     around: Callable[[Any, Any, Any, Any], Any]
     """``await around(governance, plan, running_call, mode)`` runs the tool with the steps of its limits: see `calls/optional_steps.py`."""
     steps: tuple[PlanStep, ...]
     """The steps of `around`."""
     seconds: float | None
-    """Deadline of one call; None: none."""
+    """The deadline of one call; None: there is none."""
     inline_s: float | None
-    """How long a caller waits before the call becomes a job, 0: not at all; None: until the end."""
+    """How long a caller waits before the call becomes a job, 0: not at all; None: until the call ends."""
 
     @property
     def is_watched(self) -> bool:
-        """Whether a call that reports nothing for some time is ended."""
+        """Whether a call that reports no progress for some time is ended."""
         return self.limiter is not None and bool(self.limiter.limits.idle_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class ContentRules:
-    """What a tool has to do with untrusted content."""
+    """A tool's relation to untrusted content."""
 
     source: str = ""
-    """Its name as a source of untrusted content; empty: it is none."""
+    """Its name as a source of untrusted content; empty: it is not a source."""
     effect: Effect = ""
-    """What its calls do outside, so that they need approval after untrusted content was read."""
+    """The external effect of its calls, which need approval after untrusted content was read."""
     reads_addresses: bool = False
     """Whether it may read an address that is among its arguments."""
     addresses: Callable[[Any], Sequence[Any]] | None = None
-    """Lists the arguments that the schema marks as addresses; None when it marks none."""
+    """Lists the arguments that the schema marks as addresses; None: it marks none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """One tool, ready to be called."""
+    """Everything that is needed to call one tool."""
 
     spec: ToolSpec
     usage: ActiveCalls
@@ -186,27 +187,27 @@ class CallPlan:
     is_recorded: bool
     """Whether the log, a subscriber or an observer gets the call."""
     keeps_whole: bool
-    """Whether answers stay whole, however large, and never become artifacts."""
+    """Whether answers are returned whole, whatever their size, and never become artifacts."""
     # Computed once, so that no call has to.
     id: str = field(init=False)
     needs_call: bool = field(init=False)
-    """True when any step looks at the ToolCall; without one it is never built."""
+    """Whether any step uses the ToolCall; otherwise it is never built."""
     prepares: bool = field(init=False)
-    """True when a validator, hooks, defaults, gates, an approval or the log come between `intake` and the tool."""
+    """Whether a validator, hooks, defaults, gates, an approval or the log come between `intake` and the tool."""
     gives_copy: bool = field(init=False)
-    """Whether the tool gets a copy of the arguments, as the host reads them again after it ran."""
+    """Whether the tool gets a copy of the arguments, because the host reads them again after it ran."""
     is_plain: bool = field(init=False)
-    """Whether the calls that the tool makes see nothing of a call by the host itself but what it has read."""
+    """Whether nested calls of a call by the host see nothing of that call but what it has read."""
     is_free: bool = field(init=False)
-    """Whether no list keeps the host from it, no limit governs it, and its calls never become jobs."""
+    """Whether the host may call it without checks: no list, no limit, and its calls never become jobs."""
     is_judged_after_reading: bool = field(init=False)
     """Whether a call may need approval because of what its caller has read."""
     ends_in_hooks: bool = field(init=False)
-    """Whether a hook looks at the end of a call."""
+    """Whether a hook sees the end of a call."""
     ends_quietly: bool = field(init=False)
-    """True when nothing inspects a successful call: no log, no hook, no secret among its arguments."""
+    """Whether nothing inspects a successful call: no log, no hook, no secret among its arguments."""
     needs_loop: bool = field(init=False)
-    """True when the tool or a hook is async."""
+    """Whether the tool or a hook is async."""
 
     def __post_init__(self) -> None:
         for name, value in _facts(self).items():
@@ -215,28 +216,29 @@ class CallPlan:
     def steps(self) -> tuple[PlanStep, ...]:
         """The steps of each direct call of this tool, in order; only those that a list, hook, limit or schema requires.
 
-        A call with a key has the step `idempotency`, too; one whose caller may retry (`budget.maxRetries`), `retry`; a dry run ends
-        before `execute`, perhaps with a `preview`.
+        A call with a key also has the step `idempotency`, a call whose caller allows retries (`budget.maxRetries`)
+            `retry`.
+        A dry run ends before `execute`, possibly with a `preview`.
         """
         return tuple(_steps(self))
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step of the calls of a tool."""
+    """One step of a tool's calls."""
 
     name: str
     """As in `details.stage` of an error."""
     does: str
     by: tuple[str, ...] = ()
-    """The plugins whose hooks it calls, or the line of tavern.yaml that wants it."""
+    """The plugins whose hooks it calls, or the line of tavern.yaml that requires it."""
 
     def to_json(self) -> dict[str, Any]:
         return {"step": self.name, "does": self.does, "by": list(self.by)}
 
 
 def _facts(plan: CallPlan) -> dict[str, Any]:
-    """What follows from the rules of a plan."""
+    """The computed fields of a plan."""
     bound, arguments, hooks, bounds = plan.runner.bound, plan.arguments, plan.hooks, plan.bounds
     admission, content, all_hooks = plan.admission, plan.content, hooks.all()
     is_outside = bool(content.source or content.effect)
@@ -263,10 +265,10 @@ def _plugins(implementations: tuple[HookImplementation, ...]) -> tuple[str, ...]
 
 
 def _steps(plan: CallPlan) -> Iterator[PlanStep]:
-    """In the order of `calls/pipeline.py`."""
+    """The steps in the order of `calls/pipeline.py`."""
     own = (plan.spec.plugin,)
     yield PlanStep("resolve", "finds the tool and activates its plugin", own)
-    if plan.bounds.inline_s is not None:  # the job makes the whole call, so it is begun before anything is checked
+    if plan.bounds.inline_s is not None:  # the job makes the whole call, so it begins before any check
         when = f"after {plan.bounds.inline_s:g} s" if plan.bounds.inline_s else "at once"
         yield PlanStep("detach", f"becomes a job {when}, and the job makes the call")
     lists = ", the tool lists of tavern.yaml" if plan.admission.guarded else ""

@@ -1,7 +1,7 @@
-"""What a `tavern_before_register_tool` hook may change of a tool: how it is described and what it accepts, never what it is.
+"""Checks what `tavern_before_register_tool` hooks changed: descriptions and accepted input, never the code.
 
-The code stays that of its plugin, and what guards it may be tightened, not loosened: otherwise one granted hook would be
-every right of every other plugin.
+The code stays that of its plugin, and its protection may be tightened, not loosened: otherwise one granted hook would
+have all rights of every other plugin.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def why_not(answer: Any, spec: ToolSpec, *, is_foreign: bool = False) -> str:
-    """Why what a hook made of a tool cannot be taken; empty when it can.
+    """Why a hook's version of a tool is refused; empty: it is accepted.
 
     Args:
-        answer: what it returned; it was shown `spec` without its code.
+        answer: what the hook returned; it got `spec` without its code.
         is_foreign: see `PluginCandidate.has_foreign_schemas`.
     """
     if not isinstance(answer, ToolSpec):

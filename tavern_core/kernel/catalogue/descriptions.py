@@ -1,4 +1,4 @@
-"""Describes tools to a model: schemas in the dialects of its API, and the manual."""
+"""Describes tools to a model: schemas in the dialects of model APIs, and the manual."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Descriptions:
         self._config = specs.base.config
         self._diagnostics = specs.base.diagnostics
         self._made: dict[str, None] = {}
-        """Ids of tools that were described and are not registered: those of namespaces, and what factories make for one caller."""
+        """Ids of described tools that are not registered: from namespaces, and from factories for one caller."""
 
     def tool_schema(self, tool: str | ToolSpec, dialect: str) -> dict[str, Any]:
         from tavern_core.schema.provider_tool_export import DIALECTS
@@ -68,14 +68,14 @@ class Descriptions:
         return wire_name(tool) if self._tools.why(tool, context=context) else None
 
     def whole(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
-        """The tools that a caller may see, each with its parameters: what is only declared is activated.
+        """The tools that a caller may see, each with its parameters: plugins that only declare tools are activated.
 
-        A plugin that cannot be activated loses only its own tools; its status and a diagnostic say why.
+        A plugin that cannot be activated loses only its own tools; its status and a diagnostic give the reason.
         """
         listed = self._tools.list(profile, context=context)
         known = {
             spec.id for spec in listed if self._specs.is_whole(spec.id)
-        }  # before the first of a plugin completes its others
+        }  # read before the activation for one tool completes the plugin's others
         found: list[ToolSpec] = []
         for spec in listed:
             try:
@@ -85,7 +85,7 @@ class Descriptions:
         return found
 
     def with_job_tools(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
-        """`whole`; where one of them may become a job, also the tools for jobs that the caller can call."""
+        """`whole`; if one of the tools may become a job, also the tools for jobs that the caller can call."""
         whole = self.whole(profile, context)
         if not any(spec.job or spec.limits.inline_ms is not None for spec in whole):
             return whole
@@ -152,8 +152,8 @@ class Descriptions:
 
 
 def export_for_model(spec: ToolSpec, dialect: str) -> dict[str, Any]:
-    """`export_tool`, for a reader that is a model: values in schemas of upstreams cannot be read as calls. Calls are held against the
-    schemas as they are."""
+    """`export_tool` for a model: texts in upstreams' schemas are changed so that they cannot be read as calls.
+    Calls are validated against the unchanged schemas."""
     from tavern_core.schema.provider_tool_export import export_tool
 
     if spec.described_by:

@@ -1,6 +1,6 @@
 """The words of tools in SQLite's full text search (FTS5), in memory.
 
-Words come in already cut (`tokenizer.py`), so no text of a caller is ever read as a query expression.
+Words arrive already tokenized (`tokenizer.py`), so no text of a caller is ever read as a query expression.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS: Final[Mapping[str, float]] = {
     "examples": 1.0,
     "plugin": 2.0,
 }
-"""What is indexed of a tool, and how much a word counts there."""
+"""The indexed parts of a tool, and the weight of a word in each."""
 IndexRow = tuple[str, Mapping[str, Sequence[str]]]
 """(tool id, words per column)."""
 Fits = Callable[[str], bool]
@@ -43,13 +43,13 @@ class FullText:
         import sqlite3  # here: a host that is never searched does without it
 
         connection = self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self._rowids: dict[str, int] = {}  # also of rows that were dropped: a tool that comes back keeps its number
+        self._rowids: dict[str, int] = {}  # also of dropped rows: a tool that comes back keeps its number
         self._ids: dict[int, str] = {}
         self._last = ""
         self._in_order = True
-        """Whether the numbers of all rows ascend with their ids."""
+        """Whether the numbers of the rows ascend with their ids."""
         self._counts: dict[str, int] = {}
-        # `ascii` keeps every other character as it is: words are cut and folded before they come here.
+        # `ascii` keeps all other characters: words are tokenized and folded before they come here.
         try:
             connection.execute(
                 f"CREATE VIRTUAL TABLE tools USING fts5({', '.join(COLUMNS)}, tokenize='ascii', prefix='3')"
@@ -67,7 +67,7 @@ class FullText:
         self._connection.close()  # Python 3.13 warns of unclosed connections
 
     def put(self, rows: Sequence[IndexRow]) -> None:
-        """Add rows whose ids are not in."""
+        """Add rows with new ids."""
         values = []
         for tool_id, fields in sorted(rows, key=lambda row: row[0]):
             if tool_id not in self._rowids:
@@ -96,11 +96,11 @@ class FullText:
         """(id, score) of the `most` best rows that fit, best first; equal scores by id.
 
         Args:
-            few: a hint: hardly any row fits.
+            few: a hint that hardly any row fits.
         """
         known = dict.fromkeys(k for word in words for k in ([word] if self._count(word) else self._completions(word)))
         most_common = max(_FEW, _COMMON * len(self._ids))
-        # A word that occurs in a third of the tools says little next to a rare one, and scoring its rows costs the most:
+        # A word in a third of the tools says little next to a rare one, and scoring its rows costs the most:
         # common words are not scored; they only fill the places that rare words leave free.
         found = self._by_rank([word for word in known if self._count(word) <= most_common], most, fits, few)
         if (
@@ -120,14 +120,14 @@ class FullText:
                 "SELECT rowid, rank FROM tools WHERE tools MATCH ? ORDER BY rank LIMIT ?", (_any_of(words), most_rows)
             ).fetchall()
             scored = [(tool_id, -rank) for rowid, rank in rows if fits(tool_id := self._ids[rowid])]
-            # Rows that tie with the last one were cut at random: look again without a limit, so that the answer
-            # never depends on the order in which plugins were installed.
+            # Rows that tie with the last one were cut arbitrarily: search again without a limit, so that the answer
+            # does not depend on the order in which plugins were installed.
             if len(rows) < most_rows or (len(scored) > most and scored[most][1] != -rows[-1][1]):
                 break
         return sorted(scored, key=_best_first)[:most]
 
     def _by_place(self, words: Sequence[str], most: int, fits: Fits) -> list[tuple[str, float]]:
-        """Words that BM25 could not rank by: a match in id, name or tags first, then by id."""
+        """Matches of words that BM25 cannot rank by: in id, name or tags first, then by id."""
         found: dict[str, float] = {}
         for columns, score in (("{id name tags} : ", _IN_NAME), ("", _ANYWHERE)):
             matching = self._matching(f"{columns}({_any_of(words)})")
@@ -147,7 +147,7 @@ class FullText:
     def _count(self, word: str) -> int:
         if (known := self._counts.get(word)) is None:
             row = self._connection.execute("SELECT doc FROM vocabulary WHERE term = ?", (word,)).fetchone()
-            if len(self._counts) > 10_000:  # queries have any number of words; the cache is bounded
+            if len(self._counts) > 10_000:  # queries have any number of words, and the cache must be bounded
                 self._counts.clear()
             known = self._counts[word] = row[0] if row else 0
         return known

@@ -1,4 +1,4 @@
-"""`tavern.limits`: which limits there are and how far they are used up."""
+"""`tavern.limits`: all limits, and how much of them is used."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tavern_core.model.tool import ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """One set of limits."""
+    """The state of one set of limits."""
 
     place: str
-    """Where it is: ``limits.tools.text:*``, or ``the tool text:count``."""
+    """Where it is set: ``limits.tools.text:*``, or ``the tool text:count``."""
     limits: ToolLimits
     used: int | None = None
-    """Calls within the period of the rate, of all processes; None where each caller has its own."""
+    """Calls of all processes within the period of the rate; None: each caller has its own count."""
     running: int | None = None
-    """Calls that have a place now, in this process."""
+    """Calls of this process that have a slot now."""
     waiting: int | None = None
     breaker: str = ""
     """closed, open or half-open, in this process."""
@@ -44,7 +44,7 @@ class HostLimits:
     """The limits of a host.
 
     Args:
-        catalogue: the tools, and the sections of tavern.yaml as they are now.
+        catalogue: the tools, and the current sections of tavern.yaml.
     """
 
     def __init__(self, table: LimitTable, catalogue: ToolCatalogue) -> None:
@@ -53,12 +53,12 @@ class HostLimits:
         self._catalogue = catalogue
 
     def list(self) -> tuple[LimitState, ...]:
-        """All limits: those of tavern.yaml, then what tools say of themselves and no entry under `tools` replaces.
+        """All limits: those of tavern.yaml, then those of tools' definitions that no entry under `tools` replaces.
 
         No plugin is activated.
 
         Raises:
-            StateDamaged: what was used cannot be read (STATE_DAMAGED).
+            StateDamaged: the counts cannot be read (STATE_DAMAGED).
         """
         config, found = self._config.limits, []
         tools, rules = self._catalogue.tools.list(), self._catalogue.specs.policy().limits
@@ -92,7 +92,7 @@ class HostLimits:
 
 
 def _own(tool: ToolSpec, rules: LimitRules) -> ToolLimits:
-    """The limits of a tool that come from its definition."""
+    """The limits in a tool's definition."""
     others = [rule.limits for rule in rules.of_tool(tool) if rule.place != OWN]
     replaced = [
         key.name for key in fields(ToolLimits) if any(getattr(limits, key.name) is not None for limits in others)

@@ -7,7 +7,7 @@
 
 Generated from the specifications alone. To fit the budget, parts are dropped in a fixed order: examples,
 the texts of parameters, all but the beginning of the descriptions, everything but the ids, and at last ids, with a
-note that says so. The same tools give the same text.
+note about it. The same tools give the same text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_FOUND_EXAMPLES: Final = 5
 _SHORT: Final = 80
 _PLACEHOLDER: Final = re.compile(r"\{\{\{\s*([^{}\s]{1,200})\s*\}\}\}")
 _IMITATION: Final = re.compile(r"^\s*- |\{\{", re.MULTILINE)
-"""What reads like a line of the layout or a placeholder."""
+"""Text that looks like a line of the layout or a placeholder."""
 _Detail = Literal["full", "bare parameters", "short", "ids"]
 _DETAILS: Final[tuple[_Detail, ...]] = ("full", "bare parameters", "short", "ids")
 
@@ -72,7 +72,7 @@ _LABELS: Final[Mapping[str, Row]] = {
     "search_by": ("To see the rest, search by words or by an id:", "按关键词或 ID 搜索，即可查看详情："),
     "words": ("words", "关键词"),
 }
-"""The words of the layout."""
+"""The labels of the layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Obstacles:
     """What prevents calls.
 
     Args:
-        lacking: tool id → capabilities that it needs and that are not allowed: its calls would be refused.
+        lacking: tool id → required capabilities that are not allowed: its calls would be refused.
         approval: ids of tools whose calls a person must approve.
         has_results: whether the caller can get the results of its jobs.
     """
@@ -99,14 +99,14 @@ def render_manual(
     search_hint: str = "",
     obstacles: Obstacles = Obstacles(),  # noqa: B008 - frozen
 ) -> str:
-    """The manual of `tools`, in their order, never longer than `max_chars` characters.
+    """The manual of `tools`, in their order, at most `max_chars` characters long.
 
     Args:
         tools: the tools of the profile's inventory, in its order.
         max_chars: the budget.
-        language: of the labels; ``zh`` is the layout of seed 000 §11.2 to the letter. Tools' own texts stay as they are.
-        query: what the agent is about to do: only the examples that fit it best are shown (seed 000 §11.2(3)).
-        search_hint: how this agent finds the rest, for the note of a shortened manual (`how_to_search`).
+        language: of the labels; ``zh`` is exactly the layout of seed 000 §11.2. Tools' own texts stay as they are.
+        query: the agent's task: only the examples that fit it best are shown (seed 000 §11.2(3)).
+        search_hint: how this agent finds the other tools, for the note in a shortened manual (`how_to_search`).
         obstacles: what prevents calls.
     """
     layout, tools = _Layout(language, obstacles), list(tools)
@@ -124,20 +124,20 @@ def render_manual(
 
 
 def how_to_search(language: Language = "zh") -> str:
-    """The sentence, with a worked call, that says how a model finds what a manual leaves out."""
+    """A sentence with an example call: how a model finds the tools that a manual leaves out."""
     labels = words_in(_LABELS, language)
     return f"{labels['search_by']}\n\n<|[REQUEST_TOOL]|>\ncommand:「始」{SEARCH_TOOLS}「末」\nquery:「始」{labels['words']}「末」\n<|[END_TOOL]|>"
 
 
 class _Layout:
-    """The texts of tools in one language."""
+    """The texts about tools in one language."""
 
     def __init__(self, language: Language, obstacles: Obstacles) -> None:
         self.labels = words_in(_LABELS, language)
         self._language, self._obstacles = language, obstacles
 
     def entries(self, tools: Sequence[ToolSpec], detail: _Detail, most: int) -> list[str] | None:
-        """One text per tool, or None when they are longer than `most` together."""
+        """One text per tool; None: they are longer than `most` together."""
         found: list[str] = []
         length = -1
         for tool in tools:
@@ -170,7 +170,7 @@ class _Layout:
         yield from (f"    {line}" for line in lines)
 
     def shortened(self, tools: Sequence[ToolSpec], search: str, most: int) -> str:
-        """All ids beside a note, and of as many tools as there is room for, in their order, what they do and take."""
+        """All ids and a note; and, in order, what as many tools as possible do and take."""
         labels, lines = self.labels, [_id_line(tool) for tool in tools]
         note = labels["only_ids"].format(search=search)
         room = most - sum(map(len, lines)) - len(lines) - len(note)
@@ -199,7 +199,7 @@ def _id_line(tool: ToolSpec) -> str:
 def _add_examples(
     entries: list[str], tools: Sequence[ToolSpec], labels: Mapping[str, str], query: str | None, most: int
 ) -> None:
-    """Put worked calls beneath their tools, the best first, as long as there is room."""
+    """Add example calls to their tools, the best first, as long as there is room."""
     room = most - sum(map(len, entries)) - len(entries) + 1
     chosen = best_examples(tools, query) if query else [(tool, example) for tool in tools for example in tool.examples]
     index = {tool.id: at for at, tool in enumerate(tools)}
@@ -215,7 +215,7 @@ def _add_examples(
 
 
 def best_examples(tools: Sequence[ToolSpec], query: str) -> list[tuple[ToolSpec, Example]]:
-    """The worked calls that fit `query`, best first, by the words of their descriptions, arguments and tools."""
+    """The example calls that fit `query`, best first, by the words of their descriptions, arguments and tools."""
     found = {f"{at:06}.{n:06}": (tool, e) for at, tool in enumerate(tools) for n, e in enumerate(tool.examples)}
     index = FullText()
     index.put(
@@ -235,25 +235,25 @@ def best_examples(tools: Sequence[ToolSpec], query: str) -> list[tuple[ToolSpec,
 
 
 def _call(tool: ToolSpec, example: Example) -> str:
-    """The example as a block; empty when its arguments cannot be written as one, or would write lines or placeholders of their own."""
+    """The example as a block; empty: its arguments cannot be written as one, or would add lines or placeholders."""
     from tavern_core import tam
 
     call = tam.TamCall(index=1, block=1, tool=tool.id, arguments=dict(example.arguments))
     try:
         written = tam.render(call, {tool.id: tool.input_schema})
-    except TavernError:  # no JSON, or no key: the author's example is wrong, and the manual does without it
+    except TavernError:  # no JSON, or no key: the author's example is invalid and left out of the manual
         return ""
-    # A value is shown as it is or not at all: changed, it would be no example of a call.
+    # A value is shown unchanged or not at all: a changed example would not show a valid call.
     return "" if seen(written, lines=True) != written or _IMITATION.search(written) else written
 
 
 def placeholders_of(prompt: str) -> list[str]:
-    """The names of all placeholders of a prompt, in order, with repetitions."""
+    """The names of all placeholders in a prompt, in order, with repetitions."""
     return _PLACEHOLDER.findall(prompt)
 
 
 def fill_prompt(prompt: str, replacements: Mapping[str, str]) -> str:
-    """Replace ``{{{name}}}`` for each name of `replacements`; other placeholders stay, and what is put in is not read again.
+    """Replace ``{{{name}}}`` for each name in `replacements`; leave other placeholders and inserted text alone.
 
     >>> fill_prompt("{{{system:available_tools}}} {{{user}}}", {"system:available_tools": "- Tool ID: a:b"})
     '- Tool ID: a:b {{{user}}}'
@@ -305,11 +305,11 @@ _REFERENCES: Final[Mapping[Language, str]] = {
 def tam_rules(
     language: Language = "zh", tools: Iterable[ToolSpec] = (), *, references: bool = False, max_chars: int = 60_000
 ) -> str:
-    """How a model writes calls, to stand behind the manual in its prompt (seed 000 §11.2(4)).
+    """The rules for writing calls, to follow the manual in a prompt (seed 000 §11.2(4)).
 
     Args:
-        tools: of two of them a chain is shown, with arguments that fit.
-        references: a step may refer to the result of an earlier one.
+        tools: a chain of two of them is shown, with valid arguments.
+        references: whether a step may refer to the result of an earlier one.
         max_chars: the budget; the chain is left out first, then everything.
     """
     rules = _RULES[language] + (f"\n{_REFERENCES[language]}" if references else "")
@@ -321,7 +321,7 @@ def tam_rules(
 
 
 def _worked_chain(tools: Iterable[ToolSpec]) -> str:
-    """Two calls in one block; empty where no tool has arguments that can be shown."""
+    """Two calls in one block; empty: no tool has arguments that can be shown."""
     from tavern_core import tam
 
     shown: list[tuple[ToolSpec, dict[str, Any]]] = []
@@ -353,7 +353,7 @@ _SAMPLES: Final[Mapping[str, Any]] = {
 
 
 def sample_arguments(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Arguments that a tool takes, as far as the types, choices and bounds of its required parameters say; None: they do not."""
+    """Valid arguments, from the types, choices and bounds of the required parameters; None: these do not suffice."""
     properties = schema.get("properties")
     found: dict[str, Any] = {}
     for name in schema.get("required", ()):

@@ -1,6 +1,6 @@
-"""Why there is no tool of a written id: what is wrong with the tool, its plugin, or the id.
+"""Why a tool id is unknown: the reason lies in the tool, its plugin, or the id.
 
-lost a clash  >  its plugin cannot be used  >  its declaration is wrong  >  left out for some other reason  >  unknown
+lost a clash  >  its plugin cannot be used  >  its declaration is invalid  >  left out for another reason  >  unknown
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tavern_core.model.naming_rules import folded_id, spellings, split_id
 
 @dataclass(frozen=True, slots=True)
 class MissingTool:
-    """Why it is not there."""
+    """Why the tool is missing."""
 
     reason: str
     fix: str = ""
     plugin: str = ""
 
     def error(self, written: str, unknown: ToolNotFound) -> ToolNotFound:
-        """The same as an error; keeps what `unknown` suggests."""
+        """The same as an error; keeps the suggestions of `unknown`."""
         text = f"there is no tool {written[:200]!r}: {self.reason}"
         return ToolNotFound(text, hint=self.fix, plugin=self.plugin, nearest=unknown.details.get("nearest", []))
 
@@ -32,11 +32,11 @@ class MissingTool:
 def absence(
     written: str, records: Mapping[str, PluginRecord], shadowed: Mapping[str, str], diagnostics: Diagnostics
 ) -> MissingTool | None:
-    """What is known about a tool that is not there; None when nothing is.
+    """The known reason for which a tool is missing; None: none is known.
 
     Args:
         written: an id that the registry does not know.
-        shadowed: id that lost a clash → why.
+        shadowed: id that lost a clash → reason.
     """
     ids = spellings(written[:400])
     for tool_id in ids:
@@ -68,7 +68,7 @@ def _not_listed(record: PluginRecord, diagnostics: Diagnostics) -> MissingTool |
 
 
 def _broken(wanted: set[str], records: Mapping[str, PluginRecord]) -> Iterator[MissingTool]:
-    """Declarations of usable plugins that are wrong, found by the id as it was written and as it would be."""
+    """Invalid declarations of usable plugins, found by the id as written and as it would be."""
     for record in list(records.values()):
         for finding in record.tool_findings if record.usable else ():
             tool = finding.details.get("tool")

@@ -1,7 +1,7 @@
-"""Tools behind a prefix that a plugin resolves, such as ``library:``.
+"""Tools with a prefix that a plugin resolves, such as ``library:``.
 
-A resolver is a plugin's code. It is asked within the time limit of hooks, and what it answers is held to the rules of every tool; one
-that fails costs only its own tools.
+A resolver is code of a plugin. It runs within the time limit of hooks, and its answers follow the rules of every tool;
+a resolver that fails loses only its own tools.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_NAMES = 1_000
 
 
 def canonical(written: str) -> str:
-    """The id that `written` means in a namespace: ``jobs.getResult`` is ``jobs:getResult``."""
+    """The canonical id of `written` in a namespace: ``jobs.getResult`` is ``jobs:getResult``."""
     return spellings(written)[:2][-1]
 
 
@@ -44,10 +44,10 @@ class Namespaces:
         self.inline = base.inline
         self._rest_s = base.config.limits.hook_rest_ms / 1000
         self._resting: dict[str, tuple[Any, float]] = {}
-        """Prefix → the resolver that hung, and until when it is left alone (monotonic clock)."""
+        """Prefix → a resolver that hung, and until when it is not called (monotonic clock)."""
 
     def inactive(self, prefixes: Collection[str]) -> list[str]:
-        """The inactive plugins that may contribute one of these prefixes; those that do not name theirs may contribute any."""
+        """Inactive plugins that may contribute one of these prefixes: they declare it, or declare no names."""
         wanted = {prefix for prefix in prefixes if prefix and self._contributions.get("namespaces", prefix) is None}
         found = []
         for record in self._specs.lifecycle.records.values() if wanted else ():
@@ -58,18 +58,18 @@ class Namespaces:
         return found
 
     async def wake(self, prefixes: Collection[str]) -> None:
-        """Activate the plugins that contribute these prefixes; the status of one that fails says why."""
+        """Activate the plugins that contribute these prefixes; the status of one that fails gives the reason."""
         names = self.inactive(prefixes)
         await self._specs.lifecycle.activate_all(lambda record: record.name in names)
 
     async def find(self, written: str, mode: ExecutionMode) -> tuple[ToolSpec, PluginRecord] | None:
-        """The tool of an id as the hooks leave it, and its plugin; None if no plugin resolves its prefix, or it does not exist.
+        """The tool of an id, after the hooks, and its plugin; None: no plugin resolves the prefix, or no such tool.
 
         Raises:
-            UpstreamError: the plugin or its resolver failed, hung or answered no tool (UPSTREAM_ERROR).
-            PolicyDenied: a hook left the tool out (POLICY_DENIED).
+            UpstreamError: the plugin or its resolver failed, hung or did not return a tool (UPSTREAM_ERROR).
+            PolicyDenied: a hook hides the tool (POLICY_DENIED).
         """
-        prefix, local = map(str.strip, split_id(canonical(written)))  # a blank must not part it from its lists
+        prefix, local = map(str.strip, split_id(canonical(written)))  # a blank must not separate it from its lists
         resolver, owner = self._contributions.get("namespaces", prefix), self._contributions.owner("namespaces", prefix)
         if resolver is None or owner is None:
             return None
@@ -84,11 +84,11 @@ class Namespaces:
         return spec, self._specs.lifecycle.records[owner]
 
     def known(self, written: str) -> tuple[ToolSpec, PluginRecord] | None:
-        """`find` for sync code, among the plugins that are active. Raises as `find`."""
+        """`find` for sync code, among active plugins. Raises as `find`."""
         return step_by_hand(self.find(written, self.inline))
 
     def resolvers(self) -> dict[str, SyncNamespaceResolver]:
-        """Prefix → its resolver, to be asked by sync code."""
+        """Prefix → its resolver, for calls from sync code."""
         return {prefix: SyncNamespaceResolver(self, prefix) for prefix in self._contributions.all("namespaces")}
 
     async def names(self, prefix: str, mode: ExecutionMode) -> list[str]:
@@ -126,7 +126,7 @@ class Namespaces:
 
 @dataclass(frozen=True, slots=True)
 class SyncNamespaceResolver:
-    """One resolver as sync code may ask it (`contract.protocols.NamespaceResolver`). Raises as `Namespaces.find`."""
+    """A resolver for calls from sync code (`contract.protocols.NamespaceResolver`). Raises as `Namespaces.find`."""
 
     _all: Namespaces
     _prefix: str
@@ -143,10 +143,10 @@ class SyncNamespaceResolver:
 
 
 def _sound(answer: Any, prefix: str, local: str, owner: str) -> ToolSpec:
-    """What a resolver answered, as a tool of its plugin.
+    """A resolver's answer as a tool of its plugin.
 
     Raises:
-        ActivationFailed: it is none, or has a bad schema (ACTIVATION_FAILED).
+        ActivationFailed: it is not a tool, or has an invalid schema (ACTIVATION_FAILED).
     """
     if not isinstance(answer, ToolSpec):
         raise ActivationFailed(f"answered {type(answer).__name__} for {local!r:.100}, and no ToolSpec")

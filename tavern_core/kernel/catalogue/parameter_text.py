@@ -2,7 +2,7 @@
 
     - unit (string, optional; one of "words", "characters"; default "words"): What to count
 
-Reads any JSON Schema, also an invalid or circular one, and never raises: an empty schema gives the type `any`.
+Reads any JSON Schema, even an invalid or circular one, and never raises: an empty schema gives the type `any`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _WORDS: Final[Mapping[str, Row]] = {
     "items": ("items", "个数"),
     "more": ("{0} more parameters", "另有 {0} 个参数"),
 }
-"""The words around a schema's own."""
+"""The words around those of a schema."""
 
 
 def harmless(line: str) -> str:
-    """A finished line of the layout, with any texts of plugins in it.
+    """A finished line of the layout, made safe: it may contain texts of plugins.
 
-    TAM markers are broken up, so that no text and no two of them together can make a call; and the line cannot hold a
-    placeholder of a prompt. It takes whole lines, because the host writes their edges: names and ids stay as they are.
+    TAM markers are broken up, so that no text, alone or with another, can form a call; and the line cannot contain a
+    placeholder of a prompt. It takes whole lines, because the host writes their ends: names and ids stay as they are.
     """
-    from tavern_core import tam  # imported when a text is written: listing and checking tools does not need it
+    from tavern_core import tam  # imported when a text is written, as listing and checking tools does not need it
 
     return _PLACEHOLDER.sub("{ ", tam.neutralise(line, edges=False))
 
 
 def fold_lines(text: str, most: int = 2_000) -> str:
-    """`text` of a plugin on one line of at most `most` characters, without anything that is not seen.
+    """A plugin's `text` on one line of at most `most` characters, without invisible characters.
 
     Line breaks and control characters become blanks, so that it cannot add lines to the layout.
     """
@@ -55,7 +55,7 @@ def fold_lines(text: str, most: int = 2_000) -> str:
 
 
 def parameter_lines(schema: Mapping[str, Any], language: Language, *, described: bool) -> list[str]:
-    """A line per parameter, nested ones indented beneath theirs; `described` keeps what the parameters are for."""
+    """A line per parameter, nested ones indented below their parents; `described` includes their descriptions."""
     words = words_in(_WORDS, language)
     writer = _ParameterWriter(schema, words, described)
     lines = [harmless(line) for line in writer.lines(schema, 0)]
@@ -90,12 +90,12 @@ class _ParameterWriter:
             yield from self.lines(self._inside(part), depth + 1)
 
     def _inside(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The object whose properties are worth listing: the part itself, or what its list holds."""
+        """The object whose properties are listed: the part itself, or the items of its list."""
         items = part.get("items")
         return self._follow(items) if "properties" not in part and isinstance(items, Mapping) else part
 
     def _follow(self, part: Any) -> Mapping[str, Any]:
-        """`part`, or what its ``$ref`` inside this schema leads to; its own description stays."""
+        """`part`, or the target of its ``$ref`` within this schema; its own description stays."""
         for _ in range(_MOST_REFERENCES):
             if not isinstance(part, Mapping):
                 return {}

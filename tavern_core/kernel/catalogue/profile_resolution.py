@@ -1,4 +1,4 @@
-"""The agent profiles of one host: as written in files, in plugins or in the program, and resolved to tools that exist now."""
+"""The agent profiles of one host: as written in files, plugins or the program, and resolved to existing tools."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 MOST_LENT: Final = 10_000
-"""Profiles that programs have given; of more, the oldest are forgotten. Agents that run use theirs."""
+"""How many profiles of programs are held; the oldest are dropped first. Running agents keep theirs."""
 UNNAMED: Final = "(unnamed)"
-"""What a profile that was given as a mapping without a name is called."""
+"""The name of a profile that was passed as a mapping without a name."""
 
 
 class UnresolvedProfiles:
@@ -40,15 +40,15 @@ class UnresolvedProfiles:
         self._lent: dict[str, tuple[AgentProfile, tuple[Finding, ...]]] = {}
 
     def lend(self, profile: AgentProfile, findings: tuple[Finding, ...] = ()) -> str:
-        """Make a profile that a program has given known, for contexts, which name their profile; returns that name.
+        """Register a profile of the program for contexts, which refer to profiles by name; return that name.
 
-        The name is a digest of the content: the same in every process, and never that of another profile.
+        The name is a digest of the content: the same in every process, and different for every other profile.
 
         Args:
-            findings: what is odd about it.
+            findings: findings about the profile.
 
         Raises:
-            ProfileInvalid: a value in it is not JSON (PROFILE_INVALID).
+            ProfileInvalid: it contains a value that is not JSON (PROFILE_INVALID).
         """
         try:
             written = profile.model_dump_json()
@@ -64,7 +64,7 @@ class UnresolvedProfiles:
         return name
 
     def get(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
-        """A profile and what is odd about it. A name goes before a file that happens to be called so.
+        """A profile and the findings about it. A name has precedence over a file of the same name.
 
         Args:
             given: its name, the path of its file, or the profile itself.
@@ -97,7 +97,8 @@ class UnresolvedProfiles:
         contributed = self._contributions.get("profiles", given)
         if contributed is not None and given not in known:
             return contributed, ()
-        if given not in known and given.endswith(".json"):  # no name ends like this: a file's stem has lost its suffix
+        # Profile names never end like this: a file's stem has no suffix.
+        if given not in known and given.endswith(".json"):
             return self._files.read(Path(given))
         return self._files.get(given)
 
@@ -106,13 +107,13 @@ class UnresolvedProfiles:
         return sorted({*self._files.names(), *self._contributions.all("profiles")})
 
     def has(self, name: str) -> bool:
-        """Whether there is a profile of this name now."""
+        """Whether a profile with this name exists now."""
         return (
             name in self._lent or name in self._files.names() or self._contributions.get("profiles", name) is not None
         )
 
     def capabilities(self, given: ProfileLike) -> frozenset[str] | None:
-        """What a profile lets calls do at most, None: all; of a plugin's profile, when the plugin is active. Raises as `get`."""
+        """What a profile allows at most; None: everything. A plugin must be active for its profiles. See `get`."""
         allowed = self.get(given)[0].capabilities
         return None if allowed is None else frozenset(allowed)
 
@@ -127,12 +128,12 @@ class Inventories:
         self.namespaces: Final = namespaces
         self._contributions = specs.lifecycle.tables.contributions
         self._resolved: dict[str, tuple[tuple[int, int, int, int], Profile]] = {}
-        """Name → what it was resolved for, and the profile."""
+        """Name → the state for which it was resolved, and the profile."""
 
     async def resolved(self, given: ProfileLike) -> Profile:
-        """An agent profile with its inventory resolved, after activating the plugins that contribute it or a namespace of its inventory.
+        """A profile with its inventory resolved, after activating plugins that contribute the profile or a namespace.
 
-        A plugin or resolver that fails costs its own tools only. Steps by hand too, without an event loop.
+        A plugin or resolver that fails loses only its own tools. Also works without an event loop.
 
         Args:
             given: its name, the path of its file, or the profile itself.
@@ -148,7 +149,7 @@ class Inventories:
         return await self._prepared(given)
 
     def now(self, given: ProfileLike) -> Profile:
-        """`resolved` for sync code, which may be called in a running event loop when everything is active. Raises as `resolved`."""
+        """`resolved` for sync code; possible in a running event loop if everything is active. Raises as `resolved`."""
         self.specs.catch_up()
         if (kept := self._kept(given)) is not None:
             return kept
@@ -193,7 +194,7 @@ class Inventories:
         return resolved
 
     def _stamp(self, written: AgentProfile) -> tuple[int, int, int, int]:
-        """A value that changes with the tools that there are, with why others are missing, and with the profile."""
+        """A value that changes with the tools, with the reasons of missing tools, and with the profile."""
         return self._registry.generation, self._contributions.generation, self.specs.state, id(written)
 
     def _asleep(self, given: ProfileLike) -> list[str]:
@@ -208,7 +209,7 @@ class Inventories:
         try:
             return self.namespaces.inactive(self._prefixes(given))
         except TavernError:
-            return []  # the request for the profile gets this error
+            return []  # resolving the profile raises this error
 
     def _prefixes(self, given: ProfileLike) -> set[str]:
         """The prefixes of an inventory's items that no plugin registers."""
@@ -216,7 +217,7 @@ class Inventories:
         return {split_id(item)[0] for item in items if self.find(item) is None}
 
     def absent(self, written: str) -> UnresolvedItem | None:
-        """Why a tool is not there: its plugin is disabled, its declaration or its file is wrong …"""
+        """Why a tool is missing: its plugin is disabled, its declaration or its file is invalid …"""
         from tavern_core.kernel.access.profiles import UnresolvedItem
 
         found = absence(written, self._lifecycle.records, self._registry.shadowed(), self._base.diagnostics)
@@ -237,7 +238,7 @@ class Inventories:
 
 
 def _may_bring(record: PluginRecord, profile: str) -> bool:
-    """Whether a plugin declares this profile, or some that it does not name."""
+    """Whether a plugin declares this profile, or profiles without names."""
     facts = record.candidate.facts
     return "profiles" in facts.sections and profile in (facts.declared.get("profiles") or (profile,))
 

@@ -1,8 +1,8 @@
-"""Finding tools by what they are called and what they say about themselves.
+"""Finds tools by id, name and description.
 
     exact id  >  exact name  >  beginning of an id or name  >  words, ranked by BM25
 
-Registering tools costs nothing here: the index is built by the first search and follows changes from then on.
+Registering tools costs nothing here: the first search builds the index, which follows changes from then on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tavern_core.model.tool import ToolSpec
 
 MOST_RESULTS: Final = 1_000
 EXACT_ID, EXACT_NAME, BEGINNING = 3_000.0, 2_000.0, 1_000.0
-"""What is added to the word score: an exact match is always above a mere mention."""
+"""Added to the word score: an exact match always ranks above a mention."""
 _LONGEST_NAME: Final = 300
 _MOST_BEGINNINGS: Final = 200
 _MOST_TEXT: Final = 4_000
@@ -32,7 +32,7 @@ class ToolIndex:
     """All tools of a host, searchable. Safe for threads.
 
     Args:
-        tools: what is in it at first.
+        tools: the initial content.
     """
 
     def __init__(self, tools: Iterable[ToolSpec] = ()) -> None:
@@ -51,14 +51,14 @@ class ToolIndex:
         return tool_id in self._tools
 
     def add(self, *tools: ToolSpec) -> None:
-        """Put tools in; one whose id is there already is replaced."""
+        """Add tools; a tool with an existing id replaces the earlier one."""
         with self._lock:
             for tool in tools:
                 self._tools[tool.id] = tool
                 self._changed.add(tool.id)
 
     def sync(self, tools: Iterable[ToolSpec]) -> None:
-        """Make `tools` all that is in it; what is the same as before is not indexed again."""
+        """Make `tools` the whole content; unchanged tools are not indexed again."""
         wanted = {tool.id: tool for tool in tools}
         with self._lock:
             self._changed.update(tool_id for tool_id in self._tools if tool_id not in wanted)
@@ -77,21 +77,21 @@ class ToolIndex:
         limit: int = 20,
         among: Container[str] | None = None,
     ) -> list[tuple[str, float]]:
-        """The tools that fit, best first, as (id, score). Never raises on any query; equal scores come by id.
+        """The tools that fit, best first, as (id, score); equal scores by id. Never raises, whatever the query.
 
         Args:
             query: an id, a name, the beginning of one, or words in any language; blank: all tools by id.
-            capability: only tools that need it; ``read:*``: any that begins so.
-            tag: only tools with this tag, upper and lower case alike.
-            limit: at most so many (never more than 1,000).
-            among: only these ids: the tools visible to the caller.
+            capability: only tools that need it; ``read:*``: any capability with that prefix.
+            tag: only tools with this tag, ignoring case.
+            limit: at most this many (never more than 1,000).
+            among: only these ids, such as those that the caller may see.
         """
         limit = min(limit, MOST_RESULTS)
         if limit <= 0:
             return []
         with self._lock:
             fits = _filter(self._tools, capability, tag, among)
-            # A hint: hardly any tool can fit.
+            # a hint that hardly any tool can fit
             few = isinstance(among, Sized) and len(among) * 10 < len(self._tools)
             if not query.strip():
                 return [(tool_id, 0.0) for tool_id in sorted(filter(fits, self._tools))][:limit]
@@ -111,7 +111,7 @@ class ToolIndex:
         return index.rank(list(characters), wanted, fits, few=few)
 
     def _named(self, query: str) -> Iterator[tuple[str, float]]:
-        """Tools whose id or name is the query, or begins with it. Exact ones are yielded last: they overwrite."""
+        """Tools whose id or name is the query, or begins with it. Exact ones come last, so that they overwrite."""
         if len(query) > _LONGEST_NAME or not (wanted := fold(query)):
             return
         at = bisect_left(self._names, (wanted, ""))
@@ -125,7 +125,7 @@ class ToolIndex:
                 yield written, EXACT_ID
 
     def _refresh(self) -> FullText:
-        """Update the index with tools added and removed since the last search."""
+        """Update the index with tools that were added and removed since the last search."""
         index = self._words = self._words or FullText()
         stale = [tool_id for tool_id in self._changed if tool_id in self._indexed]
         fresh = [self._tools[tool_id] for tool_id in self._changed if tool_id in self._tools]
@@ -189,13 +189,13 @@ def _names_of(tool: ToolSpec) -> set[str]:
 
 
 def _own_name(tool: ToolSpec) -> tuple[str, ...]:
-    """Its name in the system behind it, where that is another one."""
+    """Its name in the system behind it, if different."""
     own = tool.resource_id
     return () if not own or own in (tool.local_name, tool.display_name) else (own,)
 
 
 def _parameter_texts(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Names, descriptions and choices of all parameters, nested ones too, outermost first."""
+    """Names, descriptions and choices of all parameters, nested ones included, outermost first."""
     waiting: list[Any] = [schema]
     for _ in range(_MOST_PARAMETERS):
         if not waiting:

@@ -1,9 +1,9 @@
-"""How text is cut into the words that search compares: Chinese, Japanese, Korean, and everything with spaces.
+"""Splits text into the words that search compares: Chinese, Japanese, Korean, and languages with spaces.
 
     "getSubtitle 获取字幕"  →  getsubtitl get subtitl 获 取 字 幕 获取 取字 字幕
 
-Scripts without spaces give single characters and pairs. Other words are lower-cased, freed of accents, split where the
-case changes, and cut to a stem, so that "translation" finds "translate". Nothing but letters and digits is ever part of
+Scripts without spaces give single characters and pairs. Other words are lower-cased, freed of accents, split where
+the case changes, and cut to a stem, so that "translation" finds "translate". Only letters and digits become part of
 a word: quotes, operators, NUL and lone surrogates of a hostile query disappear here.
 """
 
@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 LONGEST_TEXT: Final = 20_000
-"""Characters of one text that are indexed; later ones cannot be found."""
+"""Characters of a text that are indexed; later ones cannot be found."""
 _LONGEST_WORD: Final = 64
 _SHORTEST_STEM: Final = 3
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -36,7 +36,7 @@ _SPACELESS: Final = re.compile(
 
 
 def words_of(text: str) -> list[str]:
-    """Every word to index for `text`, with repetitions; see the module for the rules."""
+    """Every word to index for `text`, with repetitions; the module describes the rules."""
     found: list[str] = []
     for chunk, spaceless in _chunks(text):
         if spaceless:
@@ -48,9 +48,9 @@ def words_of(text: str) -> list[str]:
 
 
 def query_words(text: str, most: int = 32) -> list[str]:
-    """The distinct words to look for, at most `most`, in order; pairs instead of single characters where there are two.
+    """The distinct words to search for, at most `most`, in order; pairs replace single characters where possible.
 
-    A pair is far rarer than its characters: looking for 字 in 字幕 would find every document about characters.
+    A pair is far rarer than its characters: searching 字 of 字幕 would find every document about characters.
     """
     found: dict[str, None] = {}
     for chunk, spaceless in _chunks(text[:2_000]):
@@ -74,7 +74,7 @@ def pairs(run: str) -> list[str]:
 
 
 def is_spaceless(word: str) -> bool:
-    """True for a word of a script that is written without spaces."""
+    """Whether a word belongs to a script that is written without spaces."""
     return _SPACELESS.match(word) is not None
 
 
@@ -87,7 +87,7 @@ def _chunks(text: str) -> list[tuple[str, bool]]:
     found: list[tuple[str, bool]] = []
     at = 0
     for run in _SPACELESS.finditer(text):
-        letters = "".join(filter(str.isalnum, run.group()))  # the blocks hold dots, marks and unassigned places too
+        letters = "".join(filter(str.isalnum, run.group()))  # the blocks also contain dots, marks and unassigned places
         found += [(text[at : run.start()], False), (letters, True)]
         at = run.end()
     return [*found, (text[at:], False)]
@@ -101,7 +101,7 @@ def _spaced(text: str) -> list[str]:
 
 @lru_cache(maxsize=20_000)
 def _forms(word: str) -> tuple[str, ...]:
-    """The stems of a word's parts, then its own: what a catalogue says, it says many times."""
+    """The stems of a word's parts, then its own: a catalogue repeats its words many times."""
     parts = _PARTS.findall(word)
     return tuple(stem(part.casefold()) for part in (*parts, word)) if len(parts) > 1 else (stem(word.casefold()),)
 

@@ -1,4 +1,4 @@
-"""All that is known of the tools of one host."""
+"""Everything about the tools of one host, in one object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tavern_core.kernel.plugins.reconciler import Reconciler
 
 @dataclass(frozen=True, slots=True)
 class ToolCatalogue:
-    """What tools there are, what each is, who sees it, and how it is described to a model."""
+    """Which tools exist, their definitions, who sees them, and their descriptions for models."""
 
     specs: ToolSpecs
     profiles: Inventories
@@ -24,6 +24,6 @@ class ToolCatalogue:
 
     @classmethod
     def build(cls, profiles: Inventories, upstreams: UpstreamLists | None, reconciler: Reconciler) -> ToolCatalogue:
-        """The catalogue of the plugins that `reconciler` knows; nothing is listed yet."""
+        """The catalogue of `reconciler`'s plugins; nothing is listed yet."""
         tools = Tools(profiles, upstreams, reconciler)
         return cls(profiles.specs, profiles, upstreams, tools, Descriptions(tools, profiles.specs, profiles))

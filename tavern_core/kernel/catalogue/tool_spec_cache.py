@@ -1,6 +1,6 @@
-"""What each registered tool is right now, and which of them a caller may see.
+"""The current specification of each registered tool, and which tools a caller may see.
 
-A tool's specification comes from its declaration, from the last activation or from the code, passes the
+A specification comes from a tool's declaration, from the last activation or from the code, passes the
 `tavern_before_register_tool` hooks, and is cached until registry, hooks or lists change. Nothing is imported here.
 """
 
@@ -45,15 +45,15 @@ class CachedSpecs:
 
     stamp: tuple[int, int, int]
     specs: dict[str, ToolSpec | str] = field(default_factory=dict)
-    """Id → the tool as the hooks left it, or why they left it out."""
+    """Id → the tool after the hooks, or why a hook hides it."""
     listed: tuple[ToolSpec, ...] | None = None
     by_id: dict[str, ToolSpec] = field(default_factory=dict)
-    """What is listed, by id."""
+    """The listed tools by id."""
     has_factories: bool = False
     policy: AccessPolicy | None = None
     is_indexed: bool = False
     moving: dict[str, CallPlan] = field(default_factory=dict)
-    """Id → compiled path, of tools that are looked up at each call: their files may have changed."""
+    """Id → compiled plan, for tools that are looked up at each call: their files may have changed."""
 
 
 class ToolSpecs:
@@ -75,19 +75,19 @@ class ToolSpecs:
         self._lock = threading.RLock()
         self._changes = 0
         self.plans: dict[str, CallPlan] = {}
-        """Written id → compiled path, for the present state; emptied by each change."""
+        """Written id → compiled plan, for the current state; cleared by each change."""
         self._seen = CachedSpecs((-1, -1, -1))
         self._index: ToolIndex | None = None
         base.signals.tools.subscribe(self.changed)
 
     def catch_up(self) -> None:
-        """Before a listing of tools: reread changed files."""
+        """Before a listing of tools, read changed files again."""
         if self.pins.is_outdated:
             self.changed()
         self.base.signals.lookup.emit()
 
     def kinds(self) -> frozenset[str]:
-        """The kinds of tools that can be run: executors that are there, and those that usable plugins declare."""
+        """The kinds of tools that can be run: by registered executors, and by those that usable plugins declare."""
         records = self.lifecycle.records.values()
         declared = [r.candidate.facts.declared.get("executors", ()) for r in records if r.usable]
         return frozenset(self.lifecycle.tables.contributions.all("executors")).union(*declared)
@@ -97,24 +97,24 @@ class ToolSpecs:
         return context.is_host and context.ledger is self.default.ledger
 
     def changed(self) -> None:
-        """Drop the cached results: registry, hooks, grants, lists or listeners have changed."""
+        """Drop the cached results, because registry, hooks, grants, lists or listeners have changed."""
         with self._lock:
             self._changes += 1
             self.plans.clear()
 
     def keep(self, plan: CallPlan, ids: Iterable[str], state: int) -> None:
-        """Cache a compiled plan under `ids`, unless anything has changed since `state` was taken."""
+        """Cache a compiled plan under `ids`, unless anything has changed since `state`."""
         with self._lock:
             if state == self._changes:
                 self.plans.update(dict.fromkeys(ids, plan))
 
     @property
     def state(self) -> int:
-        """Another number after each change."""
+        """A number that differs after each change."""
         return self._changes
 
     def look(self) -> CachedSpecs:
-        """The cache of the present state; empty after any change."""
+        """The cache for the current state; empty after a change."""
         stamp = (self.registry.generation, self.hooks.generation, self._changes)
         if self._seen.stamp != stamp:
             with self._lock:
@@ -126,7 +126,7 @@ class ToolSpecs:
         return step_by_hand(self.specify(entry, self._inline))
 
     async def specify(self, entry: RegistryEntry, mode: ExecutionMode) -> ToolSpec | None:
-        """The tool of an entry, as `tavern_before_register_tool` left it; None when a hook left it out."""
+        """The tool of an entry after `tavern_before_register_tool`; None: a hook hides it."""
         seen = self.look()
         known = seen.specs.get(entry.id)
         if known is None:
@@ -146,13 +146,13 @@ class ToolSpecs:
         return self.lifecycle.tables.cache.specs(record).get(entry.id) or self.placeholder(entry)
 
     def absence(self, written: str) -> MissingTool | None:
-        """Why there is no tool of this id, if known."""
+        """Why there is no tool with this id, if known."""
         if not isinstance(written, str):
             return None
         return absence(written, self.lifecycle.records, self.registry.shadowed(), self.diagnostics)
 
     def is_whole(self, tool_id: str) -> bool:
-        """False when only the id of a tool is known, so that its plugin must be activated to learn more."""
+        """False: only the tool's id is known, so its plugin must be activated to learn more."""
         entry = self.registry.entries().get(tool_id)
         if entry is None or entry.spec is not None or entry.factory is not None:
             return True
@@ -166,10 +166,12 @@ class ToolSpecs:
         return replace(draft, optional=entry.optional or draft.optional)
 
     async def decorated(self, spec: ToolSpec, entry: RegistryEntry, mode: ExecutionMode) -> ToolSpec:
-        """Chain `tavern_before_register_tool`: each gets a copy, the result is validated, and every change is reported with its plugin.
+        """Call all `tavern_before_register_tool` hooks in a chain.
+
+        Each gets a copy, the result is validated, and every change is reported with its plugin.
 
         Raises:
-            PolicyDenied: a hook left the tool out, or failed (POLICY_DENIED).
+            PolicyDenied: a hook hides the tool, or failed (POLICY_DENIED).
         """
         for impl in self.hooks.of("tavern_before_register_tool"):
             if impl.plugin == entry.plugin:
@@ -207,7 +209,7 @@ class ToolSpecs:
         except CallError:
             raise
         except Exception as error:
-            if isinstance(error, PluginError):  # about what it made
+            if isinstance(error, PluginError):  # an error about what it made
                 reason, hint = f"made no tool: {error.message}", error.hint
             else:
                 reason, hint = f"failed with {printed(error)}", ""
@@ -218,14 +220,14 @@ class ToolSpecs:
             ) from error
 
     def for_caller(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
-        """The tool as this caller sees it: a factory is called, other tools are the same for all. None if it does not exist."""
+        """The tool as this caller sees it; None: it does not exist. Factories are called, other tools are fixed."""
         try:
             return self.asked_for(spec, caller)
         except CallError:
             return None
 
     def asked_for(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
-        """`for_caller`, but a factory that fails or a hook that refuses is a CallError that says why."""
+        """`for_caller`, but raises a CallError with the reason if a factory fails or a hook refuses."""
         entry = self.registry.entries().get(spec.id)
         if entry is None or entry.factory is None:
             return spec
@@ -234,7 +236,7 @@ class ToolSpecs:
         return None if made is None else step_by_hand(self.decorated(made, entry, self._inline))
 
     async def made_openly(self, record: PluginRecord, context: CallContext, mode: ExecutionMode) -> list[ToolSpec]:
-        """What a plugin's factories without names make for this caller beyond the ids that are known."""
+        """The tools that a plugin's factories without names make for this caller, besides those with known ids."""
         if context.config is None:
             context = replace(context, config=self.default.config)
         owner, known = OfferingPlugin.of(record.candidate), self.registry.entries()
@@ -275,17 +277,17 @@ class ToolSpecs:
         return seen.policy
 
     def judge_pin(self, spec: ToolSpec) -> None:
-        """Return when a tool is not pinned, or is as it was reviewed. Raises ToolQuarantined (TOOL_QUARANTINED)."""
+        """Return if a tool is not pinned, or is as it was reviewed. Raises ToolQuarantined (TOOL_QUARANTINED)."""
         self.pins.check(spec, self.policy().pinned, self.registry.entries())
 
     def without_changed(self, specs: Iterable[ToolSpec]) -> list[ToolSpec]:
-        """The tools whose texts a model may read: not those that changed under their pin, which cannot be called either."""
+        """The tools whose texts a model may read: those that changed under their pin are left out."""
         found = list(specs)
         changed = {tool_id for tool_id in self.pins.changed(found) if self.is_whole(tool_id)}
         return [spec for spec in found if spec.id not in changed] if changed else found
 
     def rights(self, record: PluginRecord, spec: ToolSpec) -> Rights:
-        """What the host allows a tool of a plugin and its own calls, without scopes."""
+        """What the host allows a plugin's tool and the calls that it makes, without scopes."""
         own, host = record.capabilities(spec), self.config.capabilities
         return Rights(
             own,
@@ -298,7 +300,7 @@ class ToolSpecs:
         )
 
     def host_plugins(self) -> list[str]:
-        """The plugins that are the host's own."""
+        """The host's own plugins."""
         return [name for name, record in self.lifecycle.records.items() if record.candidate.source == "builtin"]
 
     def _config_has_lists(self) -> bool:
@@ -310,7 +312,7 @@ class ToolSpecs:
         ))  # fmt: skip
 
     def index(self) -> ToolIndex:
-        """All tools, searchable; kept across states, only changed tools are indexed again."""
+        """All tools, searchable. Kept across states: only changed tools are indexed again."""
         seen = self.look()
         if self._index is None:
             from tavern_core.kernel.catalogue.search import ToolIndex
@@ -322,7 +324,7 @@ class ToolSpecs:
         return self._index
 
     def all(self, entries: Mapping[str, RegistryEntry] | None = None) -> list[ToolSpec]:
-        """The tools of one picture of the registry: of the present one, or of `entries`."""
+        """The tools of one snapshot of the registry: the current one, or `entries`."""
         entries = self.registry.entries() if entries is None else entries
         found = (self.of(entries[tool_id]) for tool_id in sorted(entries))
         return [spec for spec in found if spec is not None]
@@ -350,7 +352,7 @@ class ToolSpecs:
 
 
 def _pick(made: Any, entry: RegistryEntry, record: PluginRecord, diagnostics: Diagnostics) -> ToolSpec | None:
-    """The tool with the entry's id among what a factory made; names that were not promised are diagnostics."""
+    """The tool with the entry's id among a factory's tools; undeclared names become diagnostics."""
     if made is None:
         return None
     factory = entry.factory

@@ -1,4 +1,4 @@
-"""`tavern.tools`: list, get, search, explain. Nothing is imported to list; `get` may activate the plugin."""
+"""`tavern.tools`: list, get, search, explain. Listing imports nothing; `get` may activate the plugin."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ToolsDiff:
 class Tools:
     """All tools of a host: ``tools["text:count"]``, ``"text:count" in tools``, ``len(tools)``; iterating gives the ids.
 
-    As a collection it holds every tool, hidden ones included; `list` and `search` show what a caller may see.
+    As a collection it holds every tool, including hidden ones; `list` and `search` show what a caller may see.
     """
 
     def __init__(
@@ -69,13 +69,16 @@ class Tools:
     def list(
         self, profile: ProfileLike | None = None, *, context: CallContext | None = None, usable: bool = False
     ) -> tuple[ToolSpec, ...]:
-        """The tools that a caller may see, sorted by id. Nothing is imported; a tool that is only declared has no parameters yet.
+        """The tools that a caller may see, sorted by id.
+
+        Nothing is imported; a tool whose parameters only its code knows has none yet.
 
         Args:
-            profile: only the inventory of this agent profile: its name, the path of an agent_profile.json, or a mapping
-                ``{"tool_ids_inventory": [...]}``.
+            profile: only the tools in the inventory of this agent profile: its name, the path of an
+                agent_profile.json, or a
+                mapping ``{"tool_ids_inventory": [...]}``.
             context: the caller; None: the host itself.
-            usable: without the tools that the caller can never use, for lack of a capability (`needs`).
+            usable: leave out tools that the caller can never use, for lack of a capability (`needs`).
 
         Raises:
             ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
@@ -105,9 +108,9 @@ class Tools:
         return tuple(sorted(self._specs.without_changed(allowed), key=lambda spec: spec.id))
 
     def get(self, tool: str, default: D | None = None) -> ToolSpec | D | None:
-        """One tool, with everything known about it, or `default`; activates its plugin when only its id is known.
+        """One tool with its full definition, or `default`; activates its plugin if only the id is known.
 
-        In async code activate the plugin first (`await tavern.plugins.activate(name)`): an import holds up the loop.
+        In async code activate the plugin first (`await tavern.plugins.activate(name)`): an import blocks the loop.
 
         Raises:
             PluginError: its plugin cannot be activated.
@@ -118,7 +121,7 @@ class Tools:
             return default
 
     def __getitem__(self, tool: str) -> ToolSpec:
-        """One tool, with everything known about it; activates its plugin when only its id is known.
+        """One tool with its full definition; activates its plugin if only the id is known.
 
         Raises:
             ToolNotFound: it does not exist; names the nearest (TOOL_NOT_FOUND).
@@ -142,18 +145,18 @@ class Tools:
         return spec
 
     def pins(self) -> builtins.list[ToolPin]:
-        """The tools whose definitions are pinned, and what changed of them. Raises StateDamaged (STATE_DAMAGED)."""
+        """The tools whose definitions are pinned, and their changes since. Raises StateDamaged (STATE_DAMAGED)."""
         entries = self._registry.entries()
         return self._specs.pins.states({
             name: self._specs.of(entry) if self._specs.is_whole(name) else None for name, entry in entries.items()
         })  # fmt: skip
 
     def pin(self, *tools: str) -> None:
-        """Take the definitions of these tools as reviewed, as they are now; one that changes later is in quarantine.
+        """Pin the current definitions of these tools as reviewed; a tool that changes later is quarantined.
 
         Raises:
             ToolNotFound: there is no such tool (TOOL_NOT_FOUND).
-            UsageError: none is named (USAGE).
+            UsageError: no tool is named (USAGE).
         """
         if not tools:
             raise UsageError("no tool is named", hint='tavern.tools.pin("text:count")')
@@ -161,7 +164,7 @@ class Tools:
         self._specs.base.signals.tools.emit()
 
     def unpin(self, *tools: str) -> None:
-        """Forget what was reviewed of these tools. Raises ToolNotFound: one is not pinned (TOOL_NOT_FOUND)."""
+        """Remove the pins of these tools. Raises ToolNotFound: one is not pinned (TOOL_NOT_FOUND)."""
         pinned = {pin.tool for pin in self.pins()}
         found = {tool: None if tool in pinned else self._registry.find(tool) for tool in tools}
         self._specs.pins.unpin(tool if entry is None else entry.id for tool, entry in found.items())
@@ -190,7 +193,7 @@ class Tools:
         profile: ProfileLike | None = None,
         context: CallContext | None = None,
     ) -> tuple[ToolSpec, ...]:
-        """The tools that fit best, best first; only those the caller may see.
+        """The tools that fit best, best first; only those that the caller may see.
 
         Args:
             query: an id, a name or words, Chinese or English; empty: all.
@@ -198,7 +201,7 @@ class Tools:
             tag: only tools with this tag.
 
         Raises:
-            UsageError: one of these is not text (USAGE).
+            UsageError: one of the arguments is not text (USAGE).
         """
         from tavern_core.kernel.catalogue.search import ToolIndex
 
@@ -210,7 +213,7 @@ class Tools:
         visible = seen.by_id if shown is seen.listed else {spec.id: spec for spec in shown}
         found = self._specs.index().search(query, capability=capability, tag=tag, limit=limit, among=visible)
         if shown is not seen.listed and (made := visible.keys() - self._registry.entries().keys()):
-            own = ToolIndex()  # what factories and namespaces make for this caller only
+            own = ToolIndex()  # tools that factories and namespaces make for this caller only
             own.sync(visible[tool_id] for tool_id in made)
             found += own.search(query, capability=capability, tag=tag, limit=limit)
             found = sorted(found, key=lambda hit: (-hit[1], hit[0]))[: max(limit, 0)]
@@ -219,13 +222,13 @@ class Tools:
     def why(
         self, tool: str, *, profile: ProfileLike | None = None, context: CallContext | None = None
     ) -> AvailabilityReason:
-        """Why a tool is there, or is not: plugin state, grants, clashes, lists, the profile, capabilities. Never raises for an id."""
+        """Why a tool is available or not: plugin state, grants, clashes, lists, profile, capabilities. Any id works."""
         return self._availability.why(tool, profile, context)
 
     def needs(
         self, tool: str | ToolSpec, *, profile: ProfileLike | None = None, context: CallContext | None = None
     ) -> ToolNeed | None:
-        """What a tool needs but its plugin, the host, the profile or the caller may not use, and how to allow it; None: nothing.
+        """What a tool needs and its plugin, the host, the profile or the caller does not allow; None: nothing.
 
         The tool is still listed, so that a caller sees what is missing. Its calls are refused until then.
 
@@ -239,7 +242,7 @@ class Tools:
     def lacking(
         self, tools: Iterable[ToolSpec], *, profile: ProfileLike | None = None, context: CallContext | None = None
     ) -> dict[str, ToolNeed]:
-        """`needs` of several tools: id → what it lacks; only tools that lack something."""
+        """`needs` of several tools: id → what it lacks; only for tools that lack something."""
         return self._availability.lacking(tools, profile, context)
 
     def register(self, *offers: Any, plugin: str = "app") -> tuple[str, ...]:
@@ -247,14 +250,14 @@ class Tools:
 
         Args:
             offers: what `tavern_register_tools` may return: functions marked with `@tool`, ToolSpec, factories …
-            plugin: the name they go by, ``app:tool``.
+            plugin: the prefix of their ids, as in ``app:tool``.
 
         Returns:
             Their ids.
 
         Raises:
             NameConflict: a tool of that name is registered already (NAME_CONFLICT).
-            PluginError: something in `offers` is not a tool, or has a bad schema.
+            PluginError: something in `offers` is not a tool, or has an invalid schema.
         """
         return self._wait(self._registration.register(list(offers), plugin))
 
@@ -263,10 +266,12 @@ class Tools:
         return self.register(*offers, plugin=plugin)
 
     def refresh(self) -> ToolsDiff:
-        """Look for plugins again: new ones appear, changed ones are read again, removed ones stop. Upstreams in use are listed again.
+        """Discover plugins again: new ones appear, changed ones are read again, removed ones stop.
+
+        Upstreams in use are listed again.
 
         Returns:
-            What changed, by tool id. It may be awaited too; `await tavern.refresh()` does not hold up an event loop.
+            What changed, by tool id. Async code calls `await tavern.refresh()` instead, which does not block the loop.
         """
         return self._wait(self.look_again())
 
@@ -289,23 +294,23 @@ class Tools:
         return diff
 
     def snapshot(self) -> tuple[ToolSpec, ...]:
-        """All tools at this moment, hidden ones included, sorted by id. Does not change later."""
+        """All current tools, including hidden ones, sorted by id. The result does not change later."""
         return tuple(self._specs.all(self._registry.entries()))
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Another value after each change of tools, plugins, hooks, lists or grants."""
+        """A value that differs after each change of tools, plugins, hooks, lists or grants."""
         self._specs.catch_up()
         return self._specs.look().stamp
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback()` after each change of `version`, on whichever thread makes it, until what comes back is called."""
+        """Call `callback()` after each change of `version`, on the thread that makes it, until the result is called."""
         return self._specs.base.signals.tools.subscribe(callback)
 
     def tool_groups(self) -> PluginToolGroups:
-        """Which tools the groups of lists mean now: all of plugins (``group:plugins``), those of each plugin, the named ones.
+        """The tools in each group of lists: all of plugins (``group:plugins``), of each plugin, and the named groups.
 
-        Names are normalised as in lists: lower case, sorted by id. Tools that are off or hidden are among them.
+        Names are normalised as in lists: lower case, sorted by id. Disabled and hidden tools are included.
         """
         tools = self._specs.all(self._registry.entries())
         return self._specs.policy().tool_groups(tools)
@@ -329,12 +334,12 @@ class Tools:
         return tuple(self._registry.suggest(written))
 
     def known_ids(self) -> tuple[str, ...]:
-        """Ids of all tools, hidden ones included."""
+        """Ids of all tools, including hidden ones."""
         return tuple(sorted(self._registry.entries()))
 
     @property
     def _registry(self) -> Registry:
-        """All ids, as files and plugins have them now."""
+        """All ids, as files and plugins define them now."""
         self._specs.catch_up()
         return self._specs.registry
 
