@@ -154,7 +154,7 @@ def watched(session: CliSession, job: str, say: Callable[[str], None] | None) ->
     with _bar(found, session.out.no_color) if is_drawn else contextlib.nullcontext(None) as bar:
         seen: Any = None
         while True:
-            found, is_asking = store.look(job)
+            found, is_asking = store.inspect(job)
             now = (found.status, found.progress)
             if bar is not None:
                 bar(found)

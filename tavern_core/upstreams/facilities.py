@@ -319,7 +319,7 @@ class CallFacility:
     async def keep_resume_point(self, text: str, *, only_followed: bool = False) -> None:
         if self._point is not None:
             control = self._control
-            await self._point.keep(
+            await self._point.store(
                 text, control.definition if only_followed and isinstance(control, CallControl) else ""
             )
 

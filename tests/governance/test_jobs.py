@@ -1985,7 +1985,7 @@ def test_a_run_that_waits_for_an_answer_still_does_after_its_host_has_ended(tmp_
         assert [one.id for one in host.jobs.list(status="input_required")] == [job]
         assert host.jobs.list(status="failed") == ()
         assert host.jobs.answer(job, "red")
-        assert host.jobs.look(job) == (host.jobs[job], True), "no process takes the answer up"
+        assert host.jobs.inspect(job) == (host.jobs[job], True), "no process takes the answer up"
         host.wait(host.jobs.resume(job))
         assert host.wait(host.jobs.wait(job, 30)).status == "completed"
         with pytest.raises(UsageError, match="there is nothing to resume"):

@@ -744,8 +744,8 @@ def test_a_record_in_redis_that_somebody_else_has_changed_is_reported_as_damaged
 def test_a_change_that_is_broken_itself_is_given_up_and_the_others_are_made(caplog: pytest.LogCaptureFixture) -> None:
     made = threading.Event()
     owed = UnwrittenChanges("tavern-test")
-    owed.owe("broken", lambda: {}["absent"])
-    owed.owe("good", made.set)
+    owed.defer("broken", lambda: {}["absent"])
+    owed.defer("good", made.set)
     assert made.wait(30)
     owed.close()
     assert "a change of the store cannot be made: broken" in caplog.text

@@ -101,7 +101,7 @@ class Approvals:
             hint = "correct the callback that Tavern.open(approve=...) was given"
             return Approval(False, failed.message), "error", hint
 
-    async def settle(
+    async def obtain(
         self,
         plan: CallPlan,
         call: ToolCall,
@@ -168,7 +168,7 @@ class Approvals:
         why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:
             answer, used_up = await ask_raising(
-                mode, self.stored.records, self.stored.settle, call, request, definition, why, _details(facts, request.tool),
+                mode, self.stored.records, self.stored.use_or_request, call, request, definition, why, _details(facts, request.tool),
                 seconds=None if end is None else max(end - time.perf_counter(), 0), undo=self.stored.give_back,
             )  # fmt: skip
         except ApprovalRequired:

@@ -35,17 +35,17 @@ def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Ex
 
     def awaited(call: RunningCall, mode: ExecutionMode) -> Any:
         if call.deadline is None:
-            return run(call.given, call.handed)
+            return run(call.tool_arguments, call.call_for_tool)
         seconds = call.time_left()
-        return mode.awaited(run(call.given, call.handed), seconds)
+        return mode.awaited(run(call.tool_arguments, call.call_for_tool), seconds)
 
     def threaded(call: RunningCall, mode: ExecutionMode) -> Any:
-        return mode.blocking(run, call.given, call.handed, seconds=call.time_left(), owner=owner)
+        return mode.blocking(run, call.tool_arguments, call.call_for_tool, seconds=call.time_left(), owner=owner)
 
     def at_once(call: RunningCall, mode: ExecutionMode) -> Any:
         if call.deadline is not None:
             call.time_left()
-        return run(call.given, call.handed)
+        return run(call.tool_arguments, call.call_for_tool)
 
     if bound.is_async:
         return awaited

@@ -62,7 +62,7 @@ class ResumePoint(Protocol):
         """Whether `arguments`, compared by identity, are those of the job's own call and not of a nested one."""
         ...
 
-    async def keep(self, text: str, followed: str) -> None: ...
+    async def store(self, text: str, followed: str) -> None: ...
 
 
 resume_point: Final[ContextVar[ResumePoint | None]] = ContextVar("tavern_resume_point", default=None)
@@ -118,6 +118,6 @@ class BackgroundCalls(Protocol):
         """
         ...
 
-    async def now(self, job: Job, mode: ExecutionMode, left: float | None) -> Job:
+    async def current(self, job: Job, mode: ExecutionMode, left: float | None) -> Job:
         """The current state of a job of this process; its last known state if the store does not answer."""
         ...

@@ -147,7 +147,7 @@ def take_changed(plan: CallPlan, call: RunningCall, changed: Mapping[str, Any], 
         call.values = own_copy(changed, plan.id, limit)
     except InputInvalid as error:
         raise _blamed(error, call.changes or ()) from None
-    call.fits = False
+    call.is_validated = False
 
 
 def fill_and_validate(plan: CallPlan, call: RunningCall) -> None:
@@ -159,7 +159,7 @@ def fill_and_validate(plan: CallPlan, call: RunningCall) -> None:
     values, rules = call.values or {}, plan.arguments
     if rules.fill is not None:
         values = call.values = rules.fill(values)
-    if not call.fits:
+    if not call.is_validated:
         if not rules.validator.accepts(values):
             raise _blamed(explained(InputInvalid, plan.id, rules.validator, values, "arguments"), call.changes or ())
         if rules.whole is not None:
@@ -171,8 +171,8 @@ def fill_and_validate(plan: CallPlan, call: RunningCall) -> None:
 def give_copy(plan: CallPlan, call: RunningCall, limit: int) -> None:
     """Give the tool its own copy if the host reads the arguments again afterwards."""
     given = None if call.values is None else plan.arguments.intake(call.values)
-    call.given = own_copy(call.values, plan.id, limit) if given is None else given
-    call.handed = call.call and with_arguments(call.call, call.given)
+    call.tool_arguments = own_copy(call.values, plan.id, limit) if given is None else given
+    call.call_for_tool = call.call and with_arguments(call.call, call.tool_arguments)
 
 
 def own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class CallPreview:
         shown = None if plan.runner.preview is None else await self._preview(plan, call, mode, plan.runner.preview)
         if shown is not None and (error := shown.error) is not None:
             return shown.replace(error=replace(error, details={**error.details, "stage": call.stage}))
-        given = call.asked if call.asked is not None else call.values or {}
+        given = call.caller_values if call.caller_values is not None else call.values or {}
         token, until = await self.plans.issue(plan, asked, given, mode, call.seconds)
         value: dict[str, Any] = {
             "tool": plan.id, "version": plan.spec.version, "definition": definition_of(plan.spec),

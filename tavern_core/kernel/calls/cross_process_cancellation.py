@@ -48,7 +48,7 @@ class Cancellation:
         """Start of this host's call ids; also its name among the processes of the home."""
         self._records = records
         self._plugins = plugins
-        self._known: set[str] = set()
+        self._recorded: set[str] = set()
         """The ids of calls whose records are stored."""
         self._renewed = time.monotonic()
         self._lock = threading.Lock()
@@ -106,7 +106,7 @@ class Cancellation:
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
         with suppress(StateDamaged):
-            for id_ in tuple(self._known):  # the thread may still be waiting for a slow store
+            for id_ in tuple(self._recorded):  # the thread may still be waiting for a slow store
                 self._records.remove(KIND, id_)
 
     def _running(self) -> list[RunningCall]:
@@ -114,9 +114,9 @@ class Cancellation:
         return [call for plugin in list(self._plugins.values()) for call in plugin.usage.calls.copy()]
 
     def _watch(self) -> None:
-        while not self._closing.wait(_LOOK_OFTEN_S if self._known and self._records.is_quick else _LOOK_S):
+        while not self._closing.wait(_LOOK_OFTEN_S if self._recorded and self._records.is_quick else _LOOK_S):
             try:
-                self._look()
+                self._check_requests()
             except StateDamaged:
                 pass  # tried again in a moment
             except Exception:  # noqa: BLE001 - an executor of a plugin may raise anything
@@ -130,23 +130,23 @@ class Cancellation:
         self._records.remove(KIND, call_id)
         return False
 
-    def _look(self) -> None:
+    def _check_requests(self) -> None:
         late = time.perf_counter() - _LOOK_S
         calls = {f"{self.series}-{call.number:x}": call for call in self._running() if call.clock < late}
-        for id_ in self._known - calls.keys():
+        for id_ in self._recorded - calls.keys():
             self._records.remove(KIND, id_)
-            self._known.discard(id_)
+            self._recorded.discard(id_)
         if not calls:
             return
         is_due = time.monotonic() - self._renewed > _RENEW_S
-        if wanted := calls.keys() if is_due else calls.keys() - self._known:
+        if wanted := calls.keys() if is_due else calls.keys() - self._recorded:
             self._records.enter(self.series)
             now = time.time()
             for id_ in wanted:
                 record = Record(KIND, id_, owner_of_call(calls[id_]), "running", "{}", now, now + _KEPT_S)
                 if (known := self._records.add(record)) is not None:
                     self._records.replace(replace(known, expires=record.expires))
-                self._known.add(id_)
+                self._recorded.add(id_)
             if is_due:
                 self._renewed = time.monotonic()
         for id_ in calls.keys() & asked_to_end(self._records):

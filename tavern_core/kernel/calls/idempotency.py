@@ -77,7 +77,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _KeyClaim:
     """A key that a call is to claim."""
 
     plan: CallPlan
@@ -86,7 +86,7 @@ class _Wanted:
     key: str
     digest: str
     """The digest of the arguments."""
-    own: Record
+    record: Record
     """The record of the claim, without its final time."""
 
 
@@ -136,27 +136,27 @@ class Idempotency:
             ConnectionLost: the process of the call ended before it stored the answer (CONNECTION_LOST, unknown).
             TimeLimit: the same call is running, and this one's time is over.
         """
-        wanted = self._wanted(plan, call, mode)
-        if (answer := self._known(wanted)) is not None:
+        wanted = self._key_claim(plan, call, mode)
+        if (answer := self._remembered_answer(wanted)) is not None:
             return _again(answer, wanted, "replayed")
         pause = _FIRST_LOOK_S
         if has_asked.get() == wanted.key:
             has_asked.set("")
             call.is_again = True
         while True:
-            known = self._running.get(wanted.own.key)
+            known = self._running.get(wanted.record.key)
             if known is not None:  # in this process: the answer is passed on directly
-                if (joined := await self._joined(known, wanted)) is not None:
+                if (joined := await self._shared_answer(known, wanted)) is not None:
                     return joined
                 continue
-            found = await self._written(wanted)
+            found = await self._claim_or_read(wanted)
             if found is not None:
                 return found
             seconds = call.time_left()
             await mode.pause(pause if seconds is None else min(pause, seconds))
             pause = min(pause * 2, _LONGEST_LOOK_S)
 
-    def _wanted(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> _Wanted:
+    def _key_claim(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> _KeyClaim:
         """The key that a call is to claim. Raises CallMisused, IdempotencyConflict: it cannot."""
         key, context = call.key, call.context
         assert context is not None
@@ -168,7 +168,7 @@ class Idempotency:
         owner = owner_of(context)
         whole = f"{plan.id}\x1f{key}\x1f{owner}"
         name = sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # hashed: a key may contain secrets
-        digest = digest_of(call.values or {} if call.asked is None else call.asked)
+        digest = digest_of(call.values or {} if call.caller_values is None else call.caller_values)
         if name in held.get():
             raise IdempotencyConflict(
                 f"{plan.id}: the key {key!r} belongs to a call that contains this one",
@@ -176,12 +176,12 @@ class Idempotency:
                 key=key,
             )
         data = f'{{"digest":"{digest}","process":"{self._process}","call":{call.number}}}'
-        return _Wanted(plan, call, mode, key, digest, Record(KIND, name, owner, RUNNING, data, time.time()))
+        return _KeyClaim(plan, call, mode, key, digest, Record(KIND, name, owner, RUNNING, data, time.time()))
 
-    def _known(self, wanted: _Wanted) -> ToolResult | None:
+    def _remembered_answer(self, wanted: _KeyClaim) -> ToolResult | None:
         """This call's answer from memory; None: there is none. Raises IdempotencyConflict: it is another call's."""
         answer: ToolResult | None = None
-        name = wanted.own.key
+        name = wanted.record.key
         recent = self._recent.get(name) or self._older.get(name)
         if recent is not None and time.time() < recent[2]:
             of, answer = recent[0], result_of(from_json(recent[1]))
@@ -191,20 +191,20 @@ class Idempotency:
             raise _conflict(wanted)
         return answer
 
-    async def _written(self, wanted: _Wanted) -> Claim | ToolResult | None:
+    async def _claim_or_read(self, wanted: _KeyClaim) -> Claim | ToolResult | None:
         """Claim the key in the store, or read what is stored; None: another process runs the call."""
         records, now = self._records, time.time()
-        own = replace(wanted.own, created=now)  # the call may have waited for another one in the meantime
+        own = replace(wanted.record, created=now)  # the call may have waited for another one in the meantime
         if not self._entered:
             await ask(wanted.mode, records, records.enter, self._process, seconds=wanted.call.seconds)
             self._entered = True
         if not 0 <= now - self._looked_at < _LOOK_S:
             self._looked_at = now
-            self._unstored.owe("dead", self._let_dead_expire)
-        known = at_once(records.add, own) if records.is_quick else await self._asked(records.add, own, wanted)
-        return self._claimed(own, wanted) if known is None else await self._found(known, wanted)
+            self._unstored.defer("dead", self._let_dead_expire)
+        known = at_once(records.add, own) if records.is_quick else await self._claim_in_store(records.add, own, wanted)
+        return self._claimed(own, wanted) if known is None else await self._from_stored(known, wanted)
 
-    def _claimed(self, record: Record, wanted: _Wanted) -> Claim:
+    def _claimed(self, record: Record, wanted: _KeyClaim) -> Claim:
         """The claim of a key that the store has given to this call."""
         claim = self._running[record.key] = Claim(record, wanted.digest, [])
         return claim
@@ -222,7 +222,7 @@ class Idempotency:
             if not alive[process]:
                 self._records.replace(replace(record, state=UNKNOWN, expires=until))
 
-    async def _asked(self, method: Callable[[Record], Any], own: Record, wanted: _Wanted) -> Any:
+    async def _claim_in_store(self, method: Callable[[Record], Any], own: Record, wanted: _KeyClaim) -> Any:
         """Claim the key in the store. If a slow store claims it after the call gave up, the claim is undone."""
         records, seconds = self._records, wanted.call.seconds
         if records.is_quick:
@@ -231,17 +231,17 @@ class Idempotency:
             return await ask(wanted.mode, records, self._unstored.send, own, method, own, seconds=seconds)
         except BaseException as error:
             if error.is_asked if isinstance(error, StoreTimeout) else has_begun(error):
-                self._unstored.owe_removal(own)
+                self._unstored.defer_removal(own)
             raise
 
-    async def _found(self, known: Record, wanted: _Wanted) -> Claim | ToolResult | None:
+    async def _from_stored(self, known: Record, wanted: _KeyClaim) -> Claim | ToolResult | None:
         """Decide on `known`, which the store already holds under the key."""
         plan, call, mode = wanted.plan, wanted.call, wanted.mode
         facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
         if facts.get("digest", wanted.digest) != wanted.digest:
             raise _conflict(wanted)
         if known.state == DONE:
-            return await self._answered(known, facts["result"], wanted)
+            return await self._from_answered(known, facts["result"], wanted)
         process = str(facts.get("process", ""))
         if known.state == RUNNING and (
             process == self._process
@@ -258,7 +258,9 @@ class Idempotency:
                 return None
         raise _unknown(wanted, known)
 
-    async def _answered(self, known: Record, result: Mapping[str, Any], wanted: _Wanted) -> Claim | ToolResult | None:
+    async def _from_answered(
+        self, known: Record, result: Mapping[str, Any], wanted: _KeyClaim
+    ) -> Claim | ToolResult | None:
         """Decide on `known`, which has an answer."""
         answer = result_of(result)
         if answer.status == "job":
@@ -268,10 +270,10 @@ class Idempotency:
             self._remember(known.key, (wanted.digest, text, known.expires))
         return _again(answer, wanted, "replayed")
 
-    async def _taken_over(self, known: Record, wanted: _Wanted) -> Claim | None:
+    async def _taken_over(self, known: Record, wanted: _KeyClaim) -> Claim | None:
         """The key for this call, replacing what is stored; None: another process was faster, so read again."""
-        mine = replace(known, state=RUNNING, data=wanted.own.data, expires=0.0)
-        if not await self._asked(self._records.replace, mine, wanted):
+        mine = replace(known, state=RUNNING, data=wanted.record.data, expires=0.0)
+        if not await self._claim_in_store(self._records.replace, mine, wanted):
             return None
         return self._claimed(replace(mine, version=known.version + 1), wanted)
 
@@ -294,16 +296,16 @@ class Idempotency:
             )
         return runs.result(job.id, plan.spec.output_names) or ToolResult(True, job=job.id, meta={"run": job.id})
 
-    async def _joined(self, running: Claim, wanted: _Wanted) -> ToolResult | None:
+    async def _shared_answer(self, running: Claim, wanted: _KeyClaim) -> ToolResult | None:
         """The answer of a call of this process; None: it has just ended, or its own caller ended it."""
         if running.digest != wanted.digest:
             raise _conflict(wanted)
         seconds, answer = wanted.call.time_left(), Future[ToolResult]()
         with self._lock:
-            if self._running.get(wanted.own.key) is not running:
+            if self._running.get(wanted.record.key) is not running:
                 return None
             running.waiting.append(answer)
-        with waiting_for(wanted.own.key, wanted.plan.id):
+        with waiting_for(wanted.record.key, wanted.plan.id):
             if not await wanted.mode.until(answer, seconds):
                 raise TimeLimit(stopped=True, begun=False)
         result = answer.result()
@@ -327,7 +329,7 @@ class Idempotency:
                     mode, self._records, self._unstored.send, record, remove, record.kind, record.key, seconds=left
                 )
             else:
-                done, text = self._done(claim, call, result)
+                done, text = self._answer_record(claim, call, result)
                 if self._records.is_quick:
                     self._unstored.write(done)
                 else:
@@ -343,9 +345,9 @@ class Idempotency:
                     severity="error",
                 )
             if is_free:
-                self._unstored.owe_removal(record)
+                self._unstored.defer_removal(record)
             else:
-                self._unstored.owe_answer(record.key, result, claim.digest, done)
+                self._unstored.defer_answer(record.key, result, claim.digest, done)
             if not isinstance(failed, CallError | StateDamaged | ValueError | OSError | TimeLimit):
                 raise
         finally:
@@ -354,7 +356,7 @@ class Idempotency:
             for waiting in claim.waiting:
                 waiting.set_result(result)
 
-    def _done(self, claim: Claim, call: RunningCall, result: ToolResult) -> tuple[Record, str]:
+    def _answer_record(self, claim: Claim, call: RunningCall, result: ToolResult) -> tuple[Record, str]:
         """The answer as it is stored, and its text."""
         record, text = claim.record, result_text(self._disk.result(result, call.arguments, call.values))
         # A waiting run is not an answer yet: its key is held as long as the run may wait, and then from its end.
@@ -400,7 +402,7 @@ def _is_of_its_caller(answer: ToolResult, plan: CallPlan) -> bool:
     return error is not None and error.kind in OF_ITS_CALLER and is_harmless_again(error, plan.spec, has_key=True)
 
 
-def _conflict(wanted: _Wanted) -> IdempotencyConflict:
+def _conflict(wanted: _KeyClaim) -> IdempotencyConflict:
     key = wanted.key
     return IdempotencyConflict(
         f"{wanted.plan.id}: the key {key!r} was used for a call with other arguments",
@@ -409,14 +411,14 @@ def _conflict(wanted: _Wanted) -> IdempotencyConflict:
     )
 
 
-def _again(result: ToolResult, wanted: _Wanted, how: str) -> ToolResult:
+def _again(result: ToolResult, wanted: _KeyClaim, how: str) -> ToolResult:
     """An answer, presented as this call's."""
     call, meta = wanted.call, {**(result._meta or {}), "idempotency": how, "idempotencyKey": wanted.key}
     trace = (call.name, call.number, call.started, time.perf_counter() - call.clock, "")
     return result.replace(meta=meta, trace=trace)
 
 
-def _unknown(wanted: _Wanted, known: Record) -> ConnectionLost:
+def _unknown(wanted: _KeyClaim, known: Record) -> ConnectionLost:
     key, why = wanted.key, "was started, and its process ended before it had an answer"
     if known.state == DAMAGED:
         why = "was started, and its record is corrupt: its answer cannot be read"

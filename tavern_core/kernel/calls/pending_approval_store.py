@@ -133,7 +133,7 @@ class StoredApprovals:
                 return Approval(bool(data["approved"]), str(data.get("reason", "")), str(data["by"]))
         return None
 
-    def settle(
+    def use_or_request(
         self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]
     ) -> tuple[Approval, Record | None]:
         """Use up the stored answer to a request, or store a new request.
@@ -153,7 +153,7 @@ class StoredApprovals:
             if record is None or known is None or known.state == "used":
                 if record is not None and known is not None and self._is_for(record, call.idempotency_key, now):
                     return Approval(True, known.reason, known.decided_by), None
-                if self._keep(record, call, request, definition, name):
+                if self._store_request(record, call, request, definition, name):
                     raise self._required(why, name, facts)
                 continue
             if known.state == "pending":
@@ -192,9 +192,11 @@ class StoredApprovals:
         record = self.records.get(KIND, approval_id(request.fingerprint, definition))
         known = None if record is None else _stored(record)
         if known is None or known.state != "approved":
-            self.settle(call, request, definition, why, facts)
+            self.use_or_request(call, request, definition, why, facts)
 
-    def _keep(self, old: Record | None, call: ToolCall, request: ApprovalRequest, definition: str, name: str) -> bool:
+    def _store_request(
+        self, old: Record | None, call: ToolCall, request: ApprovalRequest, definition: str, name: str
+    ) -> bool:
         now = time.time()
         until = now + self._seconds
         waiting = self.records.count(KIND, owner=request.principal, state="pending", since=now - self._seconds)
@@ -254,7 +256,7 @@ class StoredApprovals:
         Raises:
             ApprovalNotFound: it does not exist; names the nearest (APPROVAL_NOT_FOUND).
         """
-        return self._found(approval)[1]
+        return self._find(approval)[1]
 
     def approve(
         self, approval: str, *, by: CallContext | None = None, reason: str = "", remember: Remember = ""
@@ -299,7 +301,7 @@ class StoredApprovals:
     ) -> StoredApproval:
         if remember not in ("", "call", "tool"):
             raise UsageError(f"remember={remember!r:.80}", hint='remember="call" or remember="tool"')
-        record, known = self._found(approval)
+        record, known = self._find(approval)
         who = _entitled(by, known)
         if known.state != "pending":
             raise UsageError(f"{approval} is {known.state} already", hint="`tavern approvals list --all` shows it")
@@ -322,7 +324,7 @@ class StoredApprovals:
         }  # fmt: skip
         call_id, plugin = str(known.request.get("callId", "")), str(known.request.get("plugin", ""))
         self._recorder.note(APPROVAL_DECIDED, reported, plugin=plugin, call_id=call_id)
-        return self._found(approval)[1]
+        return self._find(approval)[1]
 
     def _remember(
         self, known: StoredApproval, approved: bool, who: str, reason: str, scope: Remember, now: float
@@ -339,7 +341,7 @@ class StoredApprovals:
         self.records.remove(RULE, key)
         self.records.add(Record(RULE, key, who, "rule", data, now))
 
-    def _found(self, approval: str) -> tuple[Record, StoredApproval]:
+    def _find(self, approval: str) -> tuple[Record, StoredApproval]:
         record = self.records.get(KIND, approval) if isinstance(approval, str) and approval.isascii() else None
         known = None if record is None else _stored(record)
         if record is None or known is None:

@@ -200,7 +200,7 @@ class Pipeline:
             intake = plan.arguments.intake  # a local name, as above
             values = call.values = intake(arguments)
             if values is not None and not plan.prepares and phase is None:
-                call.given = values
+                call.tool_arguments = values
             elif (planned := await self._prepare(plan, call, context, mode, phase)) is not None:
                 return self.conclusion.redacted(call, planned)
 
@@ -212,7 +212,9 @@ class Pipeline:
                 call.token = token = enter(own)
                 runner, is_timed = plan.runner, call.deadline is not None
                 tool, execute = runner.tool, runner.execute  # local names, as above
-                value = execute(call, mode) if is_timed or tool is None else tool(call.given, call.handed)
+                value = (
+                    execute(call, mode) if is_timed or tool is None else tool(call.tool_arguments, call.call_for_tool)
+                )
                 if runner.is_awaited:
                     value = await value
                 kind = type(value)
@@ -226,7 +228,7 @@ class Pipeline:
                         value = await mode.awaited(value, call.seconds)
                     result = accept(plan, call, value, self.limits, self.series)
         except BaseException as error:  # noqa: BLE001 - `_ended` raises it again where it must not become a result
-            result = await self._ended(call, error, mode)
+            result = await self._conclude_error(call, error, mode)
             if isinstance(error, GeneratorExit):
                 return result
         finally:
@@ -247,7 +249,7 @@ class Pipeline:
         """`run` with metrics and spans. `ObservedPipeline` overrides it; without it, `observed_from` is empty."""
         raise AssertionError(f"a call of {written!r:.80} is to be observed, and this pipeline cannot do it")
 
-    async def _ended(self, call: RunningCall, error: BaseException, mode: ExecutionMode) -> ToolResult:
+    async def _conclude_error(self, call: RunningCall, error: BaseException, mode: ExecutionMode) -> ToolResult:
         """The result of a call that ended with an error.
 
         Raises:
@@ -275,7 +277,7 @@ class Pipeline:
         """The result of a call that ended with an error."""
         failed = error_of(error, call)
         if failed is not error:
-            call.broken = error
+            call.unexpected_error = error
         if (goes_on := getattr(error, "goes_on", None)) is not None and (left := on_left_behind.get()) is not None:
             left(goes_on)
         if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
@@ -291,8 +293,8 @@ class Pipeline:
             result = mark_result(call, result)
         if self.limits.inline_bytes is not None:
             result = self.governance.large.shortened(call, result)
-        if (broken := call.broken) is not None:
-            call.broken = None  # its frames reference the call
+        if (broken := call.unexpected_error) is not None:
+            call.unexpected_error = None  # its frames reference the call
             log_origin(result, broken)
         if call.plan is not None and call.plan.ends_in_hooks:
             return await self.conclusion.finish(call.plan, call, result, mode)
@@ -307,7 +309,7 @@ class Pipeline:
         Returns:
             The preview, if the call is a dry run; else None.
         """
-        call.fits = plan.arguments.intake_judges and call.values is not None
+        call.is_validated = plan.arguments.intake_judges and call.values is not None
         if call.values is None:
             take(plan, call, self.limits.argument_bytes)
         if plan.needs_call:
@@ -315,7 +317,7 @@ class Pipeline:
         if plan.hooks.before:
             await self._change(plan, call, mode)
         call.stage = "validate_input"
-        if plan.arguments.fill is not None or not call.fits:
+        if plan.arguments.fill is not None or not call.is_validated:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
             return await self.governance.dry(plan, call, mode, self.call_preview.planned)
@@ -323,14 +325,14 @@ class Pipeline:
         if plan.hooks.gates or plan.admission.approval is not None or plan.is_judged_after_reading:
             if token:  # no approval is requested for a call that its token does not allow
                 await self.plans.check(token, plan, self._planned(plan, call, context), mode, call.seconds)
-            await self._judge(plan, call, mode)
+            await self._check_gates(plan, call, mode)
         if token:
             used_up = await self.plans.use(token, plan, self._planned(plan, call, context), mode, call.seconds)
             if used_up is not None:
                 call.used_up = (*call.used_up, used_up)
         if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
             await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
-        call.given, call.handed = call.values or {}, call.call
+        call.tool_arguments, call.call_for_tool = call.values or {}, call.call
         if plan.gives_copy:
             give_copy(plan, call, self.limits.argument_bytes)
         if plan.runner.bound.wants_control and call.call is not None:
@@ -355,7 +357,7 @@ class Pipeline:
         if done is not None:
             if await mode.until(done, plan.bounds.inline_s):
                 return done.result()
-            job = await self.background.now(job, mode, _LOOK_S)
+            job = await self.background.current(job, mode, _LOOK_S)
         return ToolResult(True, handle(job), status="job", job=job.id, trace=call.trace(self.series))
 
     async def _change(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
@@ -367,11 +369,11 @@ class Pipeline:
         """
         assert call.call is not None
         call.stage, call.changes = "before_execute", []
-        call.asked = call.values
+        call.caller_values = call.values
         call.call = await self.hooks.change_call(plan.hooks.before, call.call, plan.hooks.shown, mode, call.changes)
         take_changed(plan, call, call.call.arguments, self.limits.argument_bytes)
 
-    async def _judge(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
+    async def _check_gates(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
         """Ask the gates about the call as it will run; then a person, if a gate or a rule requires that.
 
         Raises:
@@ -427,7 +429,7 @@ class Pipeline:
         wanted = requested or RequestedApproval(
             rule.place if rule is not None else "", rule.reason if rule is not None else ""
         )
-        used_up = await self.approvals.settle(plan, asked, wanted, mode, left, emit)
+        used_up = await self.approvals.obtain(plan, asked, wanted, mode, left, emit)
         if used_up is not None:
             call.used_up = (used_up,)
         # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.

@@ -54,8 +54,28 @@ class RunningCall:
 
     # Slots hold what every call has. The rest are class attributes until they are set: `begin` is on the hot path.
     __slots__ = (
-        "__dict__", "arguments", "call", "clock", "context", "deadline", "depth", "door", "given", "handed", "key",
-        "number", "outer", "plan", "purpose", "reads", "stage", "started", "task", "token", "values", "written",
+        "__dict__",
+        "arguments",
+        "call",
+        "call_for_tool",
+        "clock",
+        "context",
+        "deadline",
+        "depth",
+        "door",
+        "key",
+        "number",
+        "outer",
+        "plan",
+        "purpose",
+        "reads",
+        "stage",
+        "started",
+        "task",
+        "token",
+        "tool_arguments",
+        "values",
+        "written",
     )  # fmt: skip
 
     # Input, and its time.
@@ -80,9 +100,9 @@ class RunningCall:
     """The arguments as the host's own copy in plain JSON."""
     call: ToolCall | None
     """None if no step needs it; see `CallPlan.needs_call`."""
-    given: Mapping[str, Any]
+    tool_arguments: Mapping[str, Any]
     """The part of `values` that the tool gets."""
-    handed: ToolCall | None
+    call_for_tool: ToolCall | None
     """`call` as the tool gets it."""
     task: asyncio.Task[Any] | None
     """The task in which the call runs; None without an event loop."""
@@ -93,9 +113,9 @@ class RunningCall:
     # Only some calls have these.
     cancellations: int = 0
     """How many cancellations its task already had when the call began; see `cancellations()`."""
-    asked: Mapping[str, Any] | None = None
+    caller_values: Mapping[str, Any] | None = None
     """`values` as the caller passed them, if hooks may have changed them."""
-    fits: bool = False
+    is_validated: bool = False
     """Whether `values` are known to fit the schema."""
     changes: list[CallChange] | None = None
     """The changes that hooks made to the arguments; None if no hook may change them."""
@@ -114,7 +134,7 @@ class RunningCall:
     """The limit that ended an attempt, and its milliseconds; None: no limit did."""
     value: Any = None
     """What the tool returned; only if the host stores it (`limits.keepRaw`)."""
-    broken: BaseException | None = None
+    unexpected_error: BaseException | None = None
     """The unexpected exception that ended the call: its traceback is logged."""
     moved_at: float = 0.0
     """When the call last reported progress, on the monotonic clock."""
@@ -213,7 +233,7 @@ def begin(
     call.deadline = None
     call.values = None
     call.call = None
-    call.handed = None
+    call.call_for_tool = None
     call.token = None
     call.reads = None
     return call

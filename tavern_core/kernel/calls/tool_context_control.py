@@ -60,7 +60,7 @@ class CallControl:
         "_call",
         "_conversation",
         "_hidden",
-        "_known",
+        "_known_secrets",
         "_listener",
         "_recorder",
         "_reported_at",
@@ -69,7 +69,7 @@ class CallControl:
 
     def __init__(self, call: RunningCall, recorder: Recorder, artifacts: ArtifactStore, known: KnownSecrets) -> None:
         self._call = call
-        self._known = known
+        self._known_secrets = known
         self._artifacts = artifacts
         self._recorder = recorder
         self._listener = on_progress.get()
@@ -86,9 +86,11 @@ class CallControl:
         call, plan = self._call, self._call.plan
         marked = plan.arguments.marked(call.values) if plan is not None and plan.arguments.marked is not None else ()
         renewed = () if self._hidden is None else self._hidden.renewed
-        return frozenset([*self._known.values, *renewed, *marked, *named_secrets([call.arguments, call.values])])
+        return frozenset(
+            [*self._known_secrets.values, *renewed, *marked, *named_secrets([call.arguments, call.values])]
+        )
 
-    def _shown(self, text: str, length: int) -> str:
+    def _redacted(self, text: str, length: int) -> str:
         """The beginning of a text of the tool, without known secrets and without text that looks like one."""
         plan = self._call.plan
         return str(plan.redact(redact_values(text, self._secrets())[:length])) if plan is not None else ""
@@ -140,7 +142,7 @@ class CallControl:
             return
         self._reported_at, self._was_complete = now, is_complete
         if message:
-            progress = replace(progress, message=self._shown(str(message), LONGEST_MESSAGE))
+            progress = replace(progress, message=self._redacted(str(message), LONGEST_MESSAGE))
         if self._listener is not None:
             self._listener(progress)
         plan = call.plan
@@ -161,7 +163,7 @@ class CallControl:
 
     def log(self, level: LogLevel, message: str) -> None:
         call = self._call
-        line = self._shown(str(message), _LONGEST_LINE)
+        line = self._redacted(str(message), _LONGEST_LINE)
         logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s: %s", call.name, line)
         if self._conversation is not None:
             self._conversation.log(level, line)

@@ -26,7 +26,7 @@ class UnstoredKeys:
 
     def __init__(self, records: RecordStore) -> None:
         self._records = records
-        self._owed = UnwrittenChanges("tavern-keys")
+        self._deferred = UnwrittenChanges("tavern-keys")
         self._answers: dict[str, tuple[ToolResult, str]] = {}
         """Answers that are not stored, by key, with the digest of the arguments."""
         self._sent: set[str] = set()
@@ -52,23 +52,23 @@ class UnstoredKeys:
         if known is not None and known.state == UNKNOWN:
             self._records.replace(replace(done, version=known.version))
 
-    def owe_answer(self, key: str, result: ToolResult, digest: str, done: Record | None) -> None:
+    def defer_answer(self, key: str, result: ToolResult, digest: str, done: Record | None) -> None:
         """Store the answer of a key later; without a record, it can never be stored."""
         self._answers[key] = result, digest
         if done is not None:
-            self._owed.owe(f"answer {key}", partial(self._written, key, done))
+            self._deferred.defer(f"answer {key}", partial(self._written, key, done))
 
     def _written(self, key: str, done: Record) -> None:
         self.write(done)
         self._answers.pop(key, None)
 
-    def owe(self, name: str, change: Callable[[], object]) -> None:
+    def defer(self, name: str, change: Callable[[], object]) -> None:
         """Make another change of the keys in a thread, when the store works."""
-        self._owed.owe(name, change)
+        self._deferred.defer(name, change)
 
-    def owe_removal(self, record: Record) -> None:
+    def defer_removal(self, record: Record) -> None:
         """Later remove the key of a call that does not run."""
-        self._owed.owe(f"key {record.data}", partial(self._removed, record), is_dispensable=True)
+        self._deferred.defer(f"key {record.data}", partial(self._removed, record), is_dispensable=True)
 
     def _removed(self, record: Record) -> bool:
         if record.data in self._sent:  # a second write or removal could hit the record of another call
@@ -80,4 +80,4 @@ class UnstoredKeys:
 
     def close(self) -> None:
         """Try to write everything for the last time. Raises StateDamaged."""
-        self._owed.close()
+        self._deferred.close()

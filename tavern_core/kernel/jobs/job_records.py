@@ -73,7 +73,7 @@ class JobRecords:
         self._seconds = seconds
         self._recorder = recorder
 
-    async def aside(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+    async def off_thread(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call the store; a slow store in a thread, so that the loop can serve other calls."""
         if self.store.is_quick:
             return method(*args, **options)
@@ -82,12 +82,12 @@ class JobRecords:
     def add(self, job: Job, owner: str, facts: Mapping[str, Any]) -> StoredJob | None:
         """Store a new job; return the stored job with the same id, if there is one."""
         known = self.store.add(Record(KIND, job.id, owner, job.status, _text(job, facts), job.created, 0.0))
-        return None if known is None else self._kept(known, {}) or StoredJob(job, known, {})
+        return None if known is None else self._from_record(known, {}) or StoredJob(job, known, {})
 
     def get(self, id: str) -> StoredJob | None:  # noqa: A002 - the job's
         """One job; None: it does not exist or is unreadable."""
         record = self.store.get(KIND, id)
-        return None if record is None else self._kept(record, {})
+        return None if record is None else self._from_record(record, {})
 
     def list(
         self, owner: str | None, states: tuple[str, ...], most: int, tools: Collection[str] = ()
@@ -107,7 +107,7 @@ class JobRecords:
         # Parsing all records takes ten times as long.
         if named := [f'"tool":{to_json(tool).decode()}' for tool in tools]:
             records = [record for record in records if any(name in record.data for name in named)]
-        found = filter(self._is_current, (self._kept(record, alive) for record in records))
+        found = filter(self._is_current, (self._from_record(record, alive) for record in records))
         fitting = (
             kept
             for kept in found
@@ -139,7 +139,7 @@ class JobRecords:
         self.report(kept.job, str(kept.facts.get("user") or ""))
         return kept.job
 
-    def keep(self, id: str, when: Callable[[StoredJob], bool], **facts: Any) -> None:  # noqa: A002 - the job's
+    def change_facts(self, id: str, when: Callable[[StoredJob], bool], **facts: Any) -> None:  # noqa: A002 - the job's
         """`change` for facts that only the host needs; emits no event."""
         self._changed(id, lambda job: job, when, facts)
 
@@ -148,7 +148,7 @@ class JobRecords:
     ) -> StoredJob | None:
         while True:
             record = self.store.get(KIND, id_)
-            kept = None if record is None else self._kept(record, None)
+            kept = None if record is None else self._from_record(record, None)
             if record is None or kept is None or kept.job.status in ENDED or (when is not None and not when(kept)):
                 return None
             job = replace(edit(kept.job), updated=time.time())
@@ -193,7 +193,7 @@ class JobRecords:
         record = self.store.get(RESULT, id)
         return None if record is None or not record.data else result_of(json.loads(record.data))
 
-    def _kept(self, record: Record, alive: dict[str, bool] | None) -> StoredJob | None:
+    def _from_record(self, record: Record, alive: dict[str, bool] | None) -> StoredJob | None:
         """A record as a job.
 
         Args:

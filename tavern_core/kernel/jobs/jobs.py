@@ -99,7 +99,7 @@ class Jobs(Mapping[str, Job]):
         wanted = _statuses(status, tool)
         owner, named = None if context is None else owner_of(context), spellings(tool) if tool else ()
         kept_jobs = self._records.list(owner, wanted, most, named)
-        found = {kept.job.id: self._seen(kept) for kept in kept_jobs}
+        found = {kept.job.id: self._current(kept) for kept in kept_jobs}
         if self._engines.runs is not None:
             caller = None if context is None else (context.principal, context.user_id)
             for job in self._engines.runs.list(wanted, named, caller, most):
@@ -116,7 +116,7 @@ class Jobs(Mapping[str, Job]):
         Raises:
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
         """
-        return self._found(id, context)[0]
+        return self._find(id, context)[0]
 
     def get(self, id: str, default: Any = None, *, context: CallContext | None = None) -> Any:  # noqa: A002 - the job's
         """`find`, or `default` if there is no such job."""
@@ -127,7 +127,7 @@ class Jobs(Mapping[str, Job]):
 
     def result(self, id: str, *, context: CallContext | None = None) -> ToolResult:  # noqa: A002 - the job's
         """The outcome of a job; of an unfinished one, a result with status ``job`` and its progress. See `find`."""
-        job, kept = self._found(id, context)
+        job, kept = self._find(id, context)
         if (known := self._records.result(id)) is not None:
             running_call_has_read(sources_of(known))
             return known
@@ -155,7 +155,7 @@ class Jobs(Mapping[str, Job]):
         """
         if not (seconds is None or (isinstance(seconds, int | float) and seconds == seconds)):
             raise UsageError(f"seconds={seconds!r:.80} is not a number", hint="jobs.wait(id, 10)")
-        job, is_asking = await self._records.aside(self.look, id, context=context)
+        job, is_asking = await self._records.off_thread(self.inspect, id, context=context)
         if job.is_over or is_asking or (seconds is not None and seconds <= 0):
             return job
         end = None if seconds is None else time.monotonic() + min(seconds, _LONGEST_WAIT_S)
@@ -163,19 +163,19 @@ class Jobs(Mapping[str, Job]):
         async with while_job_waits():
             while True:
                 await asyncio.sleep(pause if end is None else max(min(pause, end - time.monotonic()), 0))
-                job, is_asking = await self._records.aside(self.look, id, context=context)
+                job, is_asking = await self._records.off_thread(self.inspect, id, context=context)
                 if job.is_over or is_asking or (end is not None and time.monotonic() >= end):
                     return job
                 pause = min(pause * 1.5, self._new.poll_ms / 1000)
 
-    def look(self, id: str, *, context: CallContext | None = None) -> tuple[Job, bool]:  # noqa: A002 - the job's
+    def inspect(self, id: str, *, context: CallContext | None = None) -> tuple[Job, bool]:  # noqa: A002 - the job's
         """A job, and whether it has an unanswered question.
 
         Its process reacts to an answer or a cancellation a moment later.
 
         Raises as `find`.
         """
-        job, kept = self._found(id, context)
+        job, kept = self._find(id, context)
         if job.status != "input_required":
             return job, False
         if (running := self._running.get(id)) is not None and running.is_cancelled:
@@ -228,7 +228,7 @@ class Jobs(Mapping[str, Job]):
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Request the end of a job in any process; False: it has finished already. Raises as `find`."""
-        job, kept = self._found(id, context)
+        job, kept = self._find(id, context)
         if job.is_over:
             return False
         if kept is None:
@@ -265,12 +265,12 @@ class Jobs(Mapping[str, Job]):
             InputInvalid: the answer does not fit (INPUT_SCHEMA_INVALID).
         """
         is_approver = context is not None and "approver" in context.roles
-        job, kept = self._found(id, None if is_approver else context)
+        job, kept = self._find(id, None if is_approver else context)
         asked = {str(each["id"]): each for each in job.questions}
         if not asked:
             return False
         if is_approver and (kept is None or kept.facts.get("approval") not in asked):
-            self._found(id, context)  # only the job's caller may answer a question
+            self._find(id, context)  # only the job's caller may answer a question
         if not question and len(asked) > 1:
             raise UsageError(f"{id} asks {len(asked)} questions", hint=f"name one of {', '.join(asked)}")
         name = question or next(iter(asked))
@@ -306,23 +306,23 @@ class Jobs(Mapping[str, Job]):
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
             UsageError: it runs, has finished, may have had an effect, or its arguments contained secrets (USAGE).
         """
-        job, kept = await self._records.aside(self._found, id, context)
+        job, kept = await self._records.off_thread(self._find, id, context)
         runs = self._engines.runs
         is_run = id.startswith("run-") and runs is not None and runs.job(id) is not None
         if kept is None or (is_run and not kept.facts.get("approval")):
             await self._resume_run(job)
-            return await self._records.aside(self.find, id)
+            return await self._records.off_thread(self.find, id)
         process, is_waiting = str(kept.facts.get("process", "")), job.status == "input_required"
-        if is_waiting and await self._records.aside(self._records.store.is_present, process):
+        if is_waiting and await self._records.off_thread(self._records.store.is_present, process):
             raise UsageError(f"a process of this home runs {id}", hint=f"answer it: tavern jobs answer {id} VALUE")
         if not is_waiting:
             self._check_lost(job, kept)
         request = _request(job, kept.facts)
-        await self._records.aside(self._running.enter)
+        await self._records.off_thread(self._running.enter)
         running = RunningJob(
             id, kept.record.owner, request, job.trace, resumed=_resume_state(job, kept.facts, is_waiting)
         )
-        changed = await self._records.aside(self._taken_up, running, kept)
+        changed = await self._records.off_thread(self._taken_up, running, kept)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
         return changed
@@ -364,8 +364,8 @@ class Jobs(Mapping[str, Job]):
 
         again = partial(replace, status="queued", error=None, questions=())
         asked = [str(question["id"]) for question in found.job.questions]
-        running.known += [(name, value) for name in asked for value in self._records.answer_left(id_, name)]
-        answers = self._records.disk.arguments({"given": [*running.known]}) or {}
+        running.earlier_answers += [(name, value) for name in asked for value in self._records.answer_left(id_, name)]
+        answers = self._records.disk.arguments({"given": [*running.earlier_answers]}) or {}
         has_request = self._records.store.get(END, id_) is not None  # addressed to the process that has ended
         try:
             changed = self._records.change(
@@ -376,7 +376,7 @@ class Jobs(Mapping[str, Job]):
         except StateDamaged:  # the record may name this process nevertheless, and no process would run the job
             before = partial(replace, status=found.record.state, questions=found.job.questions)
             undo = partial(self._records.change, id_, before, is_ours, **found.facts)
-            self._running.owed.owe(id_, undo, is_dispensable=True)
+            self._running.deferred_changes.defer(id_, undo, is_dispensable=True)
             raise
         if changed is not None:
             for name in asked:
@@ -384,12 +384,12 @@ class Jobs(Mapping[str, Job]):
             self._running.take_up(running)
         return changed
 
-    def _found(self, id_: str, context: CallContext | None) -> tuple[Job, StoredJob | None]:
+    def _find(self, id_: str, context: CallContext | None) -> tuple[Job, StoredJob | None]:
         check_caller(context)
         known = id_ if isinstance(id_, str) and id_.isprintable() else ""
         kept, runs = self._records.get(known), self._engines.runs
         if kept is not None and (context is None or kept.record.owner == owner_of(context)):
-            return self._seen(kept), kept
+            return self._current(kept), kept
         job = runs.job(known) if kept is None and runs is not None else None
         is_own = context is None or (runs is not None and runs.owner(known) == (context.principal, context.user_id))
         if job is not None and is_own:
@@ -400,7 +400,7 @@ class Jobs(Mapping[str, Job]):
             hint=did_you_mean(str(id_), near) or "`tavern jobs list` shows what there is",
         )
 
-    def _seen(self, kept: StoredJob) -> Job:
+    def _current(self, kept: StoredJob) -> Job:
         """The current state of a job. A run has its own stored state: another process may have resumed it.
 
         A job whose process was killed after storing its result, and before its end, is over.

@@ -80,7 +80,7 @@ class NewJobs:
 
         end = partial(ended_job, status="cancelled", error=NEVER_RAN)
         undo = partial(self._records.change, begun.id, end, when=is_it)
-        self._running.owed.owe(begun.id, undo, is_dispensable=True)
+        self._running.deferred_changes.defer(begun.id, undo, is_dispensable=True)
 
     def _stored_job(self, request: BackgroundCallRequest) -> tuple[Job, RunningJob | None]:
         """A new job and its `RunningJob`; None instead of it: the same call with the same key already is a job."""
@@ -158,7 +158,7 @@ class NewJobs:
         run = self._run(known.job.id) if known.is_lost else None
         return known if run is None else replace(known, job=run, is_lost=False)
 
-    async def now(self, job: Job, mode: ExecutionMode, left: float | None) -> Job:
+    async def current(self, job: Job, mode: ExecutionMode, left: float | None) -> Job:
         """See `BackgroundCalls`."""
         records = self._records
         try:

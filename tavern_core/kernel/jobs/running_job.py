@@ -105,13 +105,13 @@ class RunningJob:
             self.done = request.done
         self.has_asked = resumed.has_asked
         self.point, self.followed = resumed.point, resumed.followed
-        self.left: list[Future[Any]] = []
+        self.unstopped_threads: list[Future[Any]] = []
         """Its threads that could not be stopped."""
-        self.asked: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
+        self.open_questions: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
         """The open questions of its tool, each with a future for the answer."""
-        self.known: list[tuple[str, Any]] = [*resumed.answers]
+        self.earlier_answers: list[tuple[str, Any]] = [*resumed.answers]
         """Answers given in an earlier process, which its tool has not received yet."""
-        self.given: list[tuple[str, Any]] = []
+        self.given_answers: list[tuple[str, Any]] = []
         """The answers that its tool has received: a resuming process gives them again."""
         self.entering = asyncio.Lock()
         """Held while the job takes its slot again."""
@@ -151,7 +151,7 @@ class JobPoint:
     def is_left(self) -> bool:
         return self._running.is_left and bool(self._running.point)
 
-    async def keep(self, text: str, followed: str) -> None:
+    async def store(self, text: str, followed: str) -> None:
         await self._runner.keep_point(self._running, text, followed)
 
 
@@ -165,9 +165,9 @@ class JobConversation:
         return True
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
-        asked, loop = self._running.asked, asyncio.get_running_loop()
+        asked, loop = self._running.open_questions, asyncio.get_running_loop()
         waits: dict[str, tuple[str, asyncio.Future[Any]]] = {}
-        known = {key: answer for key, question in questions.items() for answer in self._known(key, question)}
+        known = {key: answer for key, question in questions.items() for answer in self._earlier_answer(key, question)}
         if len(known) == len(questions):
             return known
         for key, question in questions.items():
@@ -205,31 +205,32 @@ class JobConversation:
                 return
             await asyncio.sleep(AGAIN_S)
 
-    def _known(self, name: str, question: Question) -> list[Any]:
+    def _earlier_answer(self, name: str, question: Question) -> list[Any]:
         """Take the answer that an earlier process received to this question; none or one."""
         running = self._running
-        for at, (of, answer) in enumerate(running.known):
+        for at, (of, answer) in enumerate(running.earlier_answers):
             if of == name and not mismatch(question, answer):
-                del running.known[at]
-                running.given.append((name, answer))
+                del running.earlier_answers[at]
+                running.given_answers.append((name, answer))
                 return [answer]
         return []
 
     async def _show(self) -> None:
-        await self._records.aside(show_questions, self._records, self._running)
+        await self._records.off_thread(show_questions, self._records, self._running)
 
     def log(self, level: LogLevel, message: str) -> None:
         pass  # already in the log of the process
 
 
 def show_questions(records: JobRecords, running: RunningJob) -> None:
-    """Store with a job what its tool asks now, from any thread."""
+    """Store a job's open questions, from any thread."""
     with running.storing:
         is_entering = running.is_entering  # read once: status and fact must agree, and its loop may change it meanwhile
-        questions = tuple({"id": name, **question.to_json()} for name, (question, _) in tuple(running.asked.items()))
+        open_questions = tuple(running.open_questions.items())
+        questions = tuple({"id": name, **question.to_json()} for name, (question, _) in open_questions)
         status: JobStatus = "input_required" if questions else "queued" if is_entering else "running"
         now = partial(replace, status=status, questions=questions)
-        answers = records.disk.arguments({"given": [*running.given]}) or {}
+        answers = records.disk.arguments({"given": [*running.given_answers]}) or {}
         try:
             records.change(running.id, now, answers=answers.get("given", ()), asked=is_entering)
             running.is_shown = True
@@ -243,15 +244,15 @@ def give_answer(records: JobRecords, running: RunningJob, name: str, value: Any)
     Raises:
         InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
     """
-    question, future = running.asked.get(name, (None, None))
+    question, future = running.open_questions.get(name, (None, None))
     if question is None or future is None or running.task is None:
         return
     if why := mismatch(question, value):
         raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open")
     with running.storing:  # so that every stored question is either open or answered
-        if running.asked.pop(name, None) is None:  # it was already answered
+        if running.open_questions.pop(name, None) is None:  # it was already answered
             return
-        running.given.append((name, value))
+        running.given_answers.append((name, value))
     with suppress(RuntimeError):  # the loop of a thread that has ended
         future.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
     show_questions(records, running)

@@ -94,7 +94,7 @@ class RunningJobs:
         self._running: dict[str, RunningJob] = {}
         self._starting: list[RunningJob] = []
         self._watcher: asyncio.Task[None] | None = None
-        self.owed = UnwrittenChanges("tavern-jobs")
+        self.deferred_changes = UnwrittenChanges("tavern-jobs")
         """Changes of jobs that could not be stored yet, by job id: how a job ended, that it never began."""
         self._ending: set[asyncio.Task[None]] = set()
         self._entered = False
@@ -181,7 +181,9 @@ class RunningJobs:
             status = status_of(result)
         except asyncio.CancelledError as error:
             status = "cancelled"
-            details: dict[str, Any] = {"stopped": False} if any(not one.done() for one in running.left) else {}
+            details: dict[str, Any] = (
+                {"stopped": False} if any(not one.done() for one in running.unstopped_threads) else {}
+            )
             outcome: Outcome = getattr(error, "tavern_outcome", "unknown")  # the outcome of its call
             result = failure(CallCancelled(CANCELLED.message, outcome=outcome, **details))
             if (not has_had_slot or running.is_waiting) and not running.point:
@@ -205,7 +207,7 @@ class RunningJobs:
             result = result.replace(error=replace(result.error, outcome="unknown"))
         is_unfinished = status == "cancelled" or result.status != ("ok" if result.ok else "error")
         if running.is_elsewhere or (running.is_left and is_unfinished):
-            self._gone(running, ToolResult(False, error=LOST, job=running.id))
+            self._remove(running, ToolResult(False, error=LOST, job=running.id))
         elif self.records.store.is_quick:
             self._over(running, result, status)
         else:  # a separate task: a second cancellation cannot prevent the end from being stored
@@ -220,7 +222,7 @@ class RunningJobs:
         """
         while True:
             try:
-                return await self.records.aside(self.records.change, running.id, edit, **options)
+                return await self.records.off_thread(self.records.change, running.id, edit, **options)
             except StateDamaged:
                 await asyncio.sleep(AGAIN_S)
 
@@ -287,14 +289,14 @@ class RunningJobs:
         return not (running.waits or running.has_slot or running.has_ended)
 
     def _give_back(self, running: RunningJob) -> None:
-        is_needless = running.has_ended or (running.waits and all(one.done() for one in running.left))
+        is_needless = running.has_ended or (running.waits and all(one.done() for one in running.unstopped_threads))
         if running.has_slot and is_needless:
             running.has_slot = False
             self._slots.leave()
 
     def _leave_behind(self, running: RunningJob, work: Future[Any]) -> None:
         """Let a tool continue without the work that it could not stop; that work keeps the slot until it ends."""
-        running.left.append(work)
+        running.unstopped_threads.append(work)
         assert running.task is not None
         loop = running.task.get_loop()
 
@@ -306,11 +308,11 @@ class RunningJobs:
 
     def _leave(self, running: RunningJob) -> None:
         """Release the job's slot when the last of its threads that could not be stopped has ended."""
-        left = [one for one in running.left if not one.done()]
+        left = [one for one in running.unstopped_threads if not one.done()]
         if not left:
             self._slots.leave()
             return
-        running.left = left[1:]
+        running.unstopped_threads = left[1:]
         left[0].add_done_callback(lambda _: self._leave(running))
 
     async def _called(self, running: RunningJob) -> ToolResult:
@@ -318,7 +320,7 @@ class RunningJobs:
         job_id.set(running.id)
         has_asked.set(((running.has_asked or running.point) and running.request.key) or "")
         resume_point.set(JobPoint(self, running))
-        on_progress.set(lambda progress: self._moved(running, progress))
+        on_progress.set(lambda progress: self._report_progress(running, progress))
         on_left_behind.set(partial(self._leave_behind, running))
         without_slot.set(partial(self.without_slot, running))
         if not running.id.startswith("run-"):  # a run has questions of its own
@@ -374,7 +376,9 @@ class RunningJobs:
         """Store the text that finds a job's work again, in this process and for the next one."""
         running.point, running.followed = text, followed
         with suppress(StateDamaged):  # the call continues; after a kill, its outcome is unknown
-            await self.records.aside(self.records.keep, running.id, self._is_ours, point=text, followed=followed)
+            await self.records.off_thread(
+                self.records.change_facts, running.id, self._is_ours, point=text, followed=followed
+            )
 
     async def _decided(self, running: RunningJob, approval: str) -> str:
         """The state of the request once it is decided. Raises ApprovalRejected: the request no longer exists."""
@@ -382,11 +386,11 @@ class RunningJobs:
         while True:
             wake.clear()  # later decisions are seen at once
             try:
-                if (state := (await self.records.aside(self._approvals.get, approval)).state) != "pending":
+                if (state := (await self.records.off_thread(self._approvals.get, approval)).state) != "pending":
                     return state
             except UsageError:
                 with suppress(StateDamaged):
-                    denied = await self.records.aside(denial, self.records.store, approval, running.request.tool)
+                    denied = await self.records.off_thread(denial, self.records.store, approval, running.request.tool)
                     if denied is None:
                         return "approved"
                     raise denied from None
@@ -395,7 +399,7 @@ class RunningJobs:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(wake.wait(), self._pause)
 
-    def _moved(self, running: RunningJob, progress: Progress) -> None:
+    def _report_progress(self, running: RunningJob, progress: Progress) -> None:
         now = time.monotonic()
         running.progress = progress.to_json()
         if now - running.saved_at < _SAVE_S and progress.done != progress.total:
@@ -417,7 +421,7 @@ class RunningJobs:
             shown = None
             while shown is not running.progress:
                 shown = running.progress
-                await self.records.aside(self._save_progress, running)
+                await self.records.off_thread(self._save_progress, running)
 
         if running.saving is None or running.saving.done():
             running.saving = asyncio.ensure_future(save())
@@ -429,13 +433,13 @@ class RunningJobs:
         try:
             self._write_end(running, clean, status)
         except TavernError:
-            self.owed.owe(running.id, partial(self._write_end, running, clean, status))
-        self._gone(running, result)
+            self.deferred_changes.defer(running.id, partial(self._write_end, running, clean, status))
+        self._remove(running, result)
 
     async def _over_aside(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
         if running.saving is not None:
             await asyncio.wait([running.saving])
-        await self.records.aside(self._over, running, result, status)
+        await self.records.off_thread(self._over, running, result, status)
 
     def _write_end(self, running: RunningJob, clean: ToolResult, status: JobStatus) -> None:
         with suppress(ValueError):  # it is still reported as finished; the result is held in memory
@@ -448,7 +452,7 @@ class RunningJobs:
 
         self.records.change(running.id, over, approval=None)
 
-    def _gone(self, running: RunningJob, result: ToolResult) -> None:
+    def _remove(self, running: RunningJob, result: ToolResult) -> None:
         with self._lock:
             self._running.pop(running.id, None)
             done = running.done
@@ -478,18 +482,18 @@ class RunningJobs:
         while self._running:
             await asyncio.sleep(self._pause)
             with suppress(TavernError):  # tried again in a moment
-                for id_ in await self.records.aside(asked_to_end, self.records.store):
+                for id_ in await self.records.off_thread(asked_to_end, self.records.store):
                     if (running := self._running.get(id_)) is not None and not running.is_cancelled:
                         self.end(running)
                 for running in list(self._running.values()):
-                    if running.asked:
-                        await self.records.aside(self._take_answers, running)
+                    if running.open_questions:
+                        await self.records.off_thread(self._take_answers, running)
 
     def _take_answers(self, running: RunningJob) -> None:
         """Pass the answers of other processes to the tool that asked."""
         if not running.is_shown:
             show_questions(self.records, running)
-        for name in list(running.asked):
+        for name in list(running.open_questions):
             for value in self.records.answer_left(running.id, name):
                 with suppress(InputInvalid):  # the question stays open
                     give_answer(self.records, running, name, value)
@@ -511,9 +515,9 @@ class RunningJobs:
         if ends:
             await asyncio.wait(ends, timeout=_CLOSE_S)
         with suppress(StateDamaged):
-            await self.records.aside(self.owed.close)
+            await self.records.off_thread(self.deferred_changes.close)
             if self._entered:
-                await self.records.aside(self.records.store.leave, self.process)
+                await self.records.off_thread(self.records.store.leave, self.process)
 
 
 def status_of(result: ToolResult) -> JobStatus:

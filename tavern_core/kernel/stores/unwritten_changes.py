@@ -30,7 +30,7 @@ class UnwrittenChanges:
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def owe(self, name: str, change: Callable[[], Any], *, is_dispensable: bool = False) -> None:
+    def defer(self, name: str, change: Callable[[], Any], *, is_dispensable: bool = False) -> None:
         """Make this change as soon as the store works, from any thread.
 
         Args:
