@@ -1,6 +1,6 @@
-"""Artifacts on their way into a worker and out of it.
+"""Transfers artifacts to and from a worker.
 
-Parts that come out are put together in a nameless file, and then kept by the call that they belong to.
+Parts from a worker are collected in an anonymous file, which is then stored by the call that they belong to.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tavern_core.isolation.worker_client import WorkerClient
 from tavern_core.kernel.artifacts.artifacts import too_large
 
 MOST_AT_ONCE: Final = 16
-"""Artifacts of one worker that are on their way."""
+"""Uploads of one worker that are under way at the same time."""
 _CHUNK: Final = 1 << 20
 
 Key = tuple[int, int]
-"""Call and upload, as the worker numbers them."""
+"""The worker's numbers for the call and the upload."""
 
 
 def control_of(worker: WorkerClient, number: object) -> Control | None:
-    """The host's side of a call that is under way in a worker; None: there is none, or its tool has no `ToolContext`."""
+    """The host's control of a call in a worker; None: there is no such call, or its tool has no `ToolContext`."""
     frame = worker.frames.get(number) if type(number) is int else None
     return None if frame is None else RUNNING.get(frame[3])
 
@@ -34,7 +34,7 @@ class ArtifactUploads:
     """The uploads of the workers of one plugin.
 
     Args:
-        most_bytes: of one artifact.
+        most_bytes: the limit for one artifact.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -43,11 +43,11 @@ class ArtifactUploads:
         self._files: dict[WorkerClient, dict[Key, IO[bytes]]] = {}
 
     def add(self, worker: WorkerClient, message: dict[str, Any]) -> None:
-        """One more part.
+        """Add a part.
 
         Raises:
-            ToolFailed: no such call, or too many uploads (TOOL_ERROR).
-            OutputTooLarge: more than an artifact may have (OUTPUT_TOO_LARGE).
+            ToolFailed: there is no such call, or there are too many uploads (TOOL_ERROR).
+            OutputTooLarge: the artifact exceeds its limit (OUTPUT_TOO_LARGE).
         """
         running_control(worker, message)
         key, data = _key(message), b64decode(str(message["data"]), validate=True)
@@ -65,12 +65,12 @@ class ArtifactUploads:
             raise too_large(self._most)
 
     def keep(self, worker: WorkerClient, message: dict[str, Any]) -> dict[str, Any]:
-        """All parts are there: the content block that links to the artifact. Raises as `ToolContext.keep`."""
+        """Store the finished artifact; return the content block with its link. Raises as `ToolContext.keep`."""
         control, file = running_control(worker, message), self._take(worker, _key(message))
         return control.keep(_chunks(file), str(message["media_type"]), str(message["name"]))
 
     def forget(self, worker: WorkerClient) -> None:
-        """A worker is dead."""
+        """Drop the uploads of a worker that has died."""
         with self._lock:
             files = self._files.pop(worker, {})
         for file in files.values():
@@ -92,7 +92,7 @@ def running_control(worker: WorkerClient, message: dict[str, Any]) -> Control:
 
 
 def part_of(worker: WorkerClient, message: dict[str, Any]) -> str:
-    """A part of an artifact, for a tool in a worker that reads one, as base64. Raises as `ToolContext.artifact`."""
+    """A part of an artifact as base64, for a tool in a worker that reads it. Raises as `ToolContext.artifact`."""
     start, length = int(message["start"]), min(int(message["length"]), _CHUNK)
     return b64encode(
         running_control(worker, message).read_artifact(str(message["artifact"]), start, max(length, 0))
@@ -100,7 +100,7 @@ def part_of(worker: WorkerClient, message: dict[str, Any]) -> str:
 
 
 def _chunks(file: IO[bytes] | None) -> Iterator[bytes]:
-    if file is None:  # no part ever came: it is empty
+    if file is None:  # there were no parts: the artifact is empty
         return
     with file:
         file.seek(0)

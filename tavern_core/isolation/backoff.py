@@ -1,4 +1,4 @@
-"""Backoff for plugins whose workers died repeatedly: not started until a time, with a reason that other processes see, too."""
+"""Backoff for plugins whose workers died repeatedly: a start time, and a reason that other processes also see."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Backoff:
             self._file.change(lambda values: {**values, plugin: row})
 
     def end(self, plugin: str) -> None:
-        """It works again, or the operator wants to retry it."""
+        """End the pause: the plugin works again, or the operator wants to retry it."""
         if self._row(plugin) is not None:
             with suppress(OSError, StateDamaged):
                 self._file.change(lambda values: {k: v for k, v in values.items() if k != plugin})
 
     def why(self, plugin: str) -> str:
-        """Why a plugin is paused now and until when; empty if it is not."""
+        """Why a plugin is paused, and until when; empty: it is not paused."""
         row = self._row(plugin)
         if row is None or row["until"] <= time.time():
             return ""

@@ -1,4 +1,4 @@
-"""From the grants of a plugin to the rules of its box: which paths, which programs, which network; imported with the first program."""
+"""Turns a plugin's grants into the rules of its box: paths, programs, network. Imported with the first program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOT_OPEN: Final = ("seccomp",)
 _RESERVES_MEMORY: Final = frozenset({"node", "bun", "deno"})
 """Programs that reserve far more address space than they use."""
 _NETWORK: Final = ("network", "read:web")
-"""Each of them opens a gateway, which allows what its scope names (`isolation/gateway`)."""
+"""Each of these opens a gateway, which allows what its scope names (`isolation/gateway`)."""
 _HOST_NETWORK: Final = "network:host"
 
 
@@ -37,9 +37,9 @@ class BoxRules:
 
     Args:
         home: the state folder of the host; no box can access it.
-        unwritable: what no box can write, whatever the grants.
+        unwritable: paths that no box can write, whatever the grants.
         data: the plugin's own folder.
-        is_whole: only the grants hold; else everything except the host's own files.
+        is_whole: whether only the grants are allowed; else everything except the host's own files.
     """
 
     config: IsolationConfig
@@ -83,7 +83,7 @@ class BoxRules:
         )
 
     def _places(self, rights: Rights, workspace: str, is_open: bool) -> GrantedPaths:
-        """What was granted of the file system, and what is closed in it whatever was granted."""
+        """The granted part of the file system, and the paths that stay closed whatever was granted."""
         own, may_write = os.path.realpath(self.data), _granted(rights, "write:fs", workspace, is_open)
         if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
             with contextlib.suppress(OSError):  # a missing folder cannot be granted
@@ -125,7 +125,7 @@ def scopes_of(rights: Rights) -> dict[str, Scope]:
 
 
 def _others(rights: Rights) -> tuple[bool, tuple[str, ...]]:
-    """Whether any other program may be started, or else which ones: from ``process:spawn`` and its scope."""
+    """Whether any other program may be started, and else which ones: from ``process:spawn`` and its scope."""
     if not rights.holds("process:spawn"):
         return False, ()
     names = rights.scope("process:spawn")
@@ -163,11 +163,11 @@ _SAME = (("read:web", "network", "network:host"),)
 
 
 def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted: Sequence[str]) -> str:
-    """One sentence; empty if nothing in `wanted` can have been refused.
+    """One sentence about what would allow more; empty: nothing in `wanted` can have been refused.
 
     Args:
         asked: the capabilities that plugin.yaml requests.
-        rights: of the call.
+        rights: the rights of the call.
         wanted: capabilities, one of which may be missing.
     """
     ways = []

@@ -1,7 +1,8 @@
 """Paths that are never granted: the host's own files, under every path that leads to them.
 
-For granted folders with protected entries, see `tavern_core/box/protected_path_splitting.py`. The kernel identifies folders by inode,
-not by path: if the same file system is mounted a second time, the second path counts, too.
+`tavern_core/box/protected_path_splitting.py` handles protected entries of granted folders. The kernel identifies
+    folders
+by inode, not by path: if the same file system is mounted a second time, the second path counts, too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def with_mount_aliases(paths: Iterable[str | Path], mounts: Sequence[Mount] | No
     """The resolved `paths`, with every other path of the same mount.
 
     Args:
-        mounts: those of this process, in their order; None: read them.
+        mounts: the mounts of this process, in order; None: read them.
     """
     mounts = read_mounts() if mounts is None else mounts
     found: list[str] = []

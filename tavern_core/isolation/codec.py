@@ -1,9 +1,9 @@
-"""What crosses between the host and a worker as JSON: `Codec`, and its table of calls, contexts, results, events, decisions, tools.
+"""The JSON form of values that cross between host and worker: `Codec`, and its table for calls and results.
 
     CALLS.decode(CALLS.encode(call))            `node_codec` has the tables of nodes and of hooks, `error_codec` the errors
 
-A packed value is ``[tag, data]``. What the host decodes may come from hostile code: every field is checked, and a value that
-is not what its tag says ends as a ValueError. What is not JSON and in no table does not cross.
+A packed value is ``[tag, data]``. The host decodes data of hostile code: every field is checked, and a value that does
+not match its tag raises a ValueError. Values that are not JSON and in no table cannot cross.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tavern_core.schema.bounded_json_copying import from_python, json_copy, json
 Packed = list[Any]
 """``[tag, data]``"""
 SharedObjects = Mapping[str, Any]
-"""What the other side was shown, by name: an answer that repeats it is the same object again. `trusted`: the other side is the host."""
+"""Sent values by name: an answer that repeats one gives the same object. `trusted`: the other side is the host."""
 
 _TEXTS: Final = (
     "principal", "profile", "request_id", "task_id", "trace_id", "user_id", "workspace_dir", "agent_dir", "agent_id",
@@ -45,7 +45,7 @@ class CannotCross(ToolFailed):
 
 
 class TypeCodec(NamedTuple):
-    """How the values of some types cross: the tag in front, to JSON (None: never sent), and back."""
+    """How values of some types cross: their tag, a function to JSON (None: never sent), and a function back."""
 
     tag: str
     types: tuple[type, ...]
@@ -54,11 +54,11 @@ class TypeCodec(NamedTuple):
 
 
 class Codec:
-    """Plain JSON and the values of some types, as ``[tag, data]`` and back.
+    """Packs plain JSON and values of some types as ``[tag, data]``, and unpacks them.
 
     Args:
         coded: the table of types.
-        rest: takes what is neither JSON nor in the table, or raises CannotCross.
+        rest: packs values that are neither JSON nor in the table, or raises CannotCross.
     """
 
     def __init__(self, *coded: TypeCodec, rest: TypeCodec | None = None) -> None:
@@ -67,7 +67,7 @@ class Codec:
         self._decoders = {each.tag: each.decode for each in (*coded, *((rest,) if rest else ()))}
 
     def encode(self, value: Any) -> Packed:
-        """`value` for the other side. Raises CannotCross: it is neither JSON nor a value of the table."""
+        """`value` in packed form. Raises CannotCross: it is neither JSON nor of a type in the table."""
         if (coded := self._coded.get(type(value))) is not None and coded.encode is not None:
             return [coded.tag, coded.encode(value)]
         copy, problem = json_copy(dict(value) if isinstance(value, Mapping) else value)
@@ -78,7 +78,7 @@ class Codec:
         raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
 
     def decode(self, packed: Any, known: SharedObjects = MappingProxyType({})) -> Any:
-        """The inverse of `encode`. Raises ValueError: it is nothing that `encode` makes."""
+        """The inverse of `encode`. Raises ValueError: `encode` cannot have made it."""
         if type(packed) is not list or len(packed) != 2 or type(packed[0]) is not str:
             raise ValueError("no packed value")
         tag, data = packed
@@ -92,7 +92,7 @@ class Codec:
             raise ValueError(f"an invalid {tag}: {error!r}") from error
 
 
-# Fields of what the other side sent -------------------------------------------------------------------------------------
+# Fields of received data ----------------------------------------------------------------------------------------------
 
 
 def text_of(data: Any) -> str:
@@ -117,12 +117,12 @@ def mapping_of(data: Any) -> dict[str, Any]:
 
 
 def decode_items(data: Any, *readers: Callable[[Any], Any]) -> list[Any]:
-    """The items of a list, each as its own reader takes it. Raises ValueError: one is refused, or there are more or fewer."""
+    """The items of a list, each read by its own reader. Raises ValueError: one is refused, or the count differs."""
     return [reader(item) for reader, item in zip(readers, data, strict=True)]
 
 
 def as_json(value: Any) -> Any:
-    """`value` as JSON; what has no form in JSON becomes text, as in a record of the call."""
+    """`value` as JSON; parts without a JSON form become text, as in the record of a call."""
     copy, problem = json_copy(value)
     return copy if problem is None else crossing("it", from_python(value, fallback=repr, inf_nan_mode="strings"))
 
@@ -131,10 +131,10 @@ def crossing(what: str, value: Any) -> Any:
     """`value`, which must be JSON.
 
     Args:
-        what: it is, for the message.
+        what: a name for the value, for the message.
 
     Raises:
-        CannotCross: it is none.
+        CannotCross: it is not JSON.
     """
     copy, problem = json_copy(value)
     if problem is not None:
@@ -146,7 +146,7 @@ def crossing(what: str, value: Any) -> Any:
 
 
 def pack_context(context: CallContext) -> dict[str, Any]:
-    """Everything that a plugin in the host would see of it."""
+    """A context as a plugin in the host would see it."""
     data: dict[str, Any] = {name: value for name in _TEXTS if (value := getattr(context, name)) is not None}
     data["permissions"] = sorted(context.permissions)
     data["roles"] = sorted(context.roles)
@@ -194,7 +194,7 @@ def _sorted(names: frozenset[str] | None) -> list[str] | None:
 def _unpack_call(data: Any, known: SharedObjects) -> ToolCall:
     shown = known.get("call")
     arguments = mapping_of(data["arguments"])
-    if isinstance(shown, ToolCall):  # an answer: it may change some of it, and the rest must be the same
+    if isinstance(shown, ToolCall):  # an answer: it may change some fields, and the others must be the same
         same = _pack_call(replace(shown, arguments={})) == {**data, "arguments": {}, "purpose": shown.purpose}
         if same:
             return replace(shown, arguments=arguments, purpose=text_of(data["purpose"]))
@@ -220,7 +220,7 @@ def _pack_result(result: ToolResult) -> Any:
 
 
 def _unpack_result(data: Any, known: SharedObjects) -> ToolResult:
-    """A result; what it says of its call is taken from the host alone."""
+    """A result; the data about its call come from the host only."""
     shown = known.get("result")
     is_trusted = known.get("trusted") and not isinstance(shown, ToolResult)
     result = result_of(data if is_trusted else {**mapping_of(data), "call": None})
@@ -251,23 +251,23 @@ def _unpack_approval(data: Any, known: SharedObjects) -> RequireApproval:
 
 
 def _unpack_other(data: Any, known: SharedObjects) -> object:
-    """Something that is called what it is called there, and is nothing."""
+    """An object that only has the name of the original's type."""
     name = text_of(data)
     return type(name if name.isidentifier() and len(name) <= 100 else "object", (), {})()
 
 
 def preview_key(key: str) -> str:
-    """The key of what describes a call of a tool instead of making it."""
+    """The key for the preview of a tool."""
     return f"preview {key}"
 
 
 def pack_tool(spec: ToolSpec) -> Any:
-    """A tool without what it runs."""
+    """A tool without its code."""
     return as_json(spec.marked_json())
 
 
 def unpack_tool(data: Any) -> ToolSpec:
-    """A tool as described by the other side; ``impl`` is None. Raises ValueError: it is invalid."""
+    """A tool as the other side describes it; ``impl`` is None. Raises ValueError: it is invalid."""
     try:
         spec = ToolSpec.from_json(mapping_of(data))
     except (KeyError, TypeError, AttributeError) as error:
@@ -282,7 +282,7 @@ def unpack_tool(data: Any) -> ToolSpec:
 
 
 def _unpack_changed_tool(data: Any, known: SharedObjects) -> ToolSpec:
-    """A tool that was shown and comes back changed keeps what did not cross: what it runs, and how it was written."""
+    """A tool that was sent and returned changed; fields that did not cross keep their values."""
     unpacked, shown = unpack_tool(data), known.get("tool")
     if not isinstance(shown, ToolSpec):
         return unpacked
@@ -304,4 +304,4 @@ CALL_TABLE: Final = (
     TypeCodec("other", (), None, _unpack_other),
 )
 CALLS: Final = Codec(*CALL_TABLE)
-"""Calls, their answers, and what hooks on calls answer."""
+"""The table for calls, their answers, and the answers of hooks on calls."""

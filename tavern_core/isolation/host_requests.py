@@ -39,26 +39,26 @@ from tavern_core.model.question import Question
 THREADS: Final = 32
 """Requests of one plugin that are answered at the same time, with separate threads per plugin."""
 MOST_OPEN: Final = 64
-"""Requests of one worker that are under way at the same time."""
+"""Requests of one worker that are being answered at the same time."""
 MOST_WATCHES: Final = 1_000
 MOST_ASKED: Final = 1_000
-"""Questions to people, and operations of adapters, of one worker that wait."""
+"""Questions to people and operations of adapters, of one worker, that wait at the same time."""
 
 
 class HostRequestHandler:
     """Answers requests of the workers of one plugin.
 
     Args:
-        ctx: the plugin's context, which limits what it may ask for.
-        portal: where async services run.
-        printed: where what it logs goes.
+        ctx: the plugin's context, which limits its requests.
+        portal: the loop on which async services run.
+        printed: the target of its log.
     """
 
     def __init__(self, ctx: PluginContext, limits: WorkerLimits, portal: Portal, printed: WorkerOutput) -> None:
         self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
         """Token → context and event loop of a running node."""
         self.lent = LentUpstreams()
-        """What its adapters use of the host."""
+        """The upstreams that its adapters use."""
         self._ctx = ctx
         self._hook_s = limits.hook_s
         self._threads = ThreadPool(THREADS, f"tavern-questions-{ctx.id}")
@@ -70,7 +70,7 @@ class HostRequestHandler:
         self._uploads = ArtifactUploads(limits.artifact_bytes)
 
     def receive_message(self, worker: WorkerClient, message: dict[str, Any]) -> None:
-        """One message of a worker; called in the watching thread."""
+        """Handle one message of a worker; called in the watching thread."""
         if message.get("send") == "log":
             level, name, text = message.get("level"), message.get("logger"), message.get("text")
             if type(level) is not int or type(name) is not str or type(text) is not str:
@@ -95,11 +95,11 @@ class HostRequestHandler:
             worker.kill("it sent an invalid request")
 
     def close(self) -> None:
-        """The plugin is stopped: no more answers."""
+        """Stop answering, as the plugin is stopped."""
         self._threads.close()
 
     def forget(self, worker: WorkerClient) -> None:
-        """A worker is dead."""
+        """Drop the state of a worker that has died."""
         self._open.pop(worker, None)
         self._asked.pop(worker, None)
         self._uploads.forget(worker)
@@ -127,7 +127,7 @@ class HostRequestHandler:
             worker.send({"id": message["id"], **answer})
 
     def _answer_later(self, worker: WorkerClient, message: dict[str, Any]) -> None:
-        """Answer what may take hours, a question to a person or the operation of an adapter: no thread waits for it."""
+        """Answer a request that may take hours (a question, an adapter's operation) without a waiting thread."""
 
         def answered(done: Future[Any]) -> None:
             self._count(self._asked, worker)
@@ -166,7 +166,7 @@ class HostRequestHandler:
         return asyncio.run_coroutine_threadsafe(_asked(control, questions, task), loop)
 
     def _ask_node(self, message: dict[str, Any]) -> Any:
-        """The request of a running node to its context: on the event loop of its run."""
+        """Answer the request of a running node to its context, on the event loop of its run."""
         if (found := self.nodes.get(message["token"])) is None:
             raise ToolFailed("this node has ended", hint="use the context while the node runs")
         ctx, loop = found
@@ -254,7 +254,7 @@ class HostRequestHandler:
         self._ctx.on_config_change(option, lambda value: self._send_setting(worker, watch, value))
 
     def _send_setting(self, worker: WorkerClient, watch: int, value: Any) -> None:
-        """Have the plugin's callback called for a changed setting."""
+        """Let the worker call the plugin's callback for a changed setting."""
         if worker.is_over:
             return
         try:
@@ -266,13 +266,13 @@ class HostRequestHandler:
 
 
 async def _asked(control: Control, questions: Mapping[str, Question], task: asyncio.Task[Any] | None) -> dict[str, Any]:
-    """The answers; when the call ends first, no one is asked any more.
+    """The answers to questions; if the call ends first, the questions end without an answer.
 
     Args:
-        task: in which the call runs; None: no loop runs it.
+        task: the task of the call; None: no loop runs it.
     """
     asking = asyncio.ensure_future(control.ask(questions))
-    asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may have gone
+    asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # the waiting code may have ended
     if task is not None:
         await asyncio.wait([asking, task], return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():

@@ -1,7 +1,7 @@
-"""What adapters of an isolated plugin use of the host: the `contract.adapters.Upstream` of each of their connections, by its number.
+"""The upstreams that adapters of an isolated plugin use: one `contract.adapters.Upstream` per connection, by number.
 
-The worker has no sockets and starts no programs. It says what it wants done, and the host does it with what the upstream was granted, and
-nothing else. Bytes cross in base64; the answer to a request over HTTP crosses whole.
+The worker has no sockets and starts no programs. It sends operations, and the host performs them with the rights of the
+upstream. Bytes cross as base64; the answer to an HTTP request crosses as a whole.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tavern_core.contract.adapters import Process, Upstream, UpstreamCall
 from tavern_core.errors import CallError, ConnectionLost, ToolFailed
 
 MOST_OPEN: Final = 64
-"""Clients, programs, and locks of one connection."""
+"""Clients, programs and locks of one connection."""
 _MOST_GIVEN_UP: Final = 1_000
 _ENDING_S: Final = 2.0
-"""How long what a connection asked for may take to end when that is closed."""
+"""How long the operations of a connection may take to end when it is closed."""
 _OWN_HEADERS: Final = frozenset({"host", "connection", "accept-encoding", "content-length", "transfer-encoding"})
-"""Headers that the client of the host sets itself."""
+"""Headers that the host's client sets itself."""
 
 
 class LentUpstreams:
-    """Those of one plugin. All coroutines run on the loop on which connections are opened and closed: the host's."""
+    """The lent upstreams of one plugin. Coroutines run on the host's loop, where connections open and close."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,7 +39,10 @@ class LentUpstreams:
 
     @contextmanager
     def lending(self, number: int, call: UpstreamCall) -> Iterator[None]:
-        """Let a connection ask about one of its calls; about a cancelled one until it is closed, for its adapter is only then about to end it."""
+        """Let a connection ask questions about a running call.
+
+        A cancelled call stays available until the connection is closed, because its adapter may still be ending it.
+        """
         key = number, call.call.id
         self._calls[key] = call
         try:
@@ -53,14 +56,14 @@ class LentUpstreams:
             self._calls.pop(key, None)
 
     def lend(self, upstream: Upstream) -> int:
-        """Let a connection that is about to be opened use `upstream`; its number."""
+        """Let a new connection use `upstream`; return its number."""
         self._loop = asyncio.get_running_loop()
         number = next(self._numbers)
         self._lent[number] = _LentConnection(upstream)
         return number
 
     async def take_back(self, number: int) -> None:
-        """The connection is closed: so is everything that it opened."""
+        """Close everything that a connection opened, because the connection is closed."""
         if (lent := self._lent.pop(number, None)) is None:
             return
         for calls in (self._calls, self._cancelled):
@@ -69,12 +72,12 @@ class LentUpstreams:
         running = [task for (of, _), task in self._running.items() if of == number]
         for task in running:
             task.cancel()
-        if running:  # they hold what is closed next
+        if running:  # they use what is closed next
             await asyncio.wait(running, timeout=_ENDING_S)
         await lent.close()
 
     def begin(self, number: int, token: int, operation: str, given: Sequence[Any]) -> concurrent.futures.Future[Any]:
-        """Begin with what a connection wants. From any thread; see `answer`."""
+        """Begin an operation of a connection, from any thread; see `answer`."""
         if self._loop is None:
             raise _closed()
         work = self.answer(number, token, operation, given)
@@ -85,14 +88,14 @@ class LentUpstreams:
             raise _closed() from None
 
     async def answer(self, number: int, token: int, operation: str, given: Sequence[Any]) -> Any:
-        """Do what a connection wants.
+        """Perform an operation of a connection.
 
         Args:
-            token: names the request for `give_up`.
+            token: identifies the request for `give_up`.
 
         Raises:
             ConnectionLost: the connection is closed (CONNECTION_LOST).
-            CallError: what was wanted failed.
+            CallError: the operation failed.
         """
         if (lent := self._lent.get(number)) is None:
             raise _closed()
@@ -118,7 +121,7 @@ class LentUpstreams:
         return None
 
     def give_up(self, number: int, token: int) -> None:
-        """No one waits for the answer any more. From any thread."""
+        """Cancel a request whose caller no longer waits, from any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the host is closed
                 self._loop.call_soon_threadsafe(self._give_up, number, token)
@@ -126,14 +129,14 @@ class LentUpstreams:
     def _give_up(self, number: int, token: int) -> None:
         if (task := self._running.get((number, token))) is not None:
             task.cancel()
-        elif (lent := self._lent.get(number)) is not None:  # it may not have begun yet
+        elif (lent := self._lent.get(number)) is not None:  # the request may not have begun yet
             if len(lent.given_up) >= _MOST_GIVEN_UP:
                 lent.given_up.clear()
             lent.given_up.add(token)
 
 
 class _LentConnection:
-    """One connection's."""
+    """The upstream of one connection."""
 
     def __init__(self, upstream: Upstream) -> None:
         self.given_up: set[int] = set()

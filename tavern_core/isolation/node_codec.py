@@ -1,11 +1,12 @@
-"""Node types, what nodes take and answer, and what hooks on nodes and workflows are shown, as JSON and back.
+"""The JSON form of node types, of nodes' inputs and answers, and of what hooks on nodes and workflows get.
 
     VALUES      one value of a slot              ANSWERS     what a node answered
     HOOK_VALUES an argument or an answer of a hook
 
-A hook in a process of its own sees what it would see in the host's, as far as that can cross. What cannot (an object among the
-inputs of a node, a function that says whether a slot is required) stays in the host: the hook sees that it is there, may hand
-it back, and the host takes its own again.
+A hook in a separate process sees what it would see in the host, as far as that can cross. Other values (an object among
+a node's inputs, a function that decides whether a slot is required) stay in the host: the hook gets a placeholder that
+    it
+may return, and the host puts the original in its place.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from tavern_core.model.run import NodeInfo, RunInfo, RunState
 from tavern_core.schema.bounded_json_copying import NotPlainData, json_or
 
 NOTHING: Final = ["nothing", None]
-"""Instead of the value of a lazy input that never comes."""
+"""Replaces the value of a lazy input whose source gives nothing."""
 NO_END: Final = ["skip", None]
-"""Instead of the end of a node that streams: it asked for a lazy input that never comes."""
+"""Replaces the end of a streaming node that requested a lazy input without a value."""
 ENDED: Final = ["end", None]
-"""Instead of the end of a node that streams and gives nothing else."""
+"""Replaces the end of a streaming node without further outputs."""
 _STATES: Final = frozenset(get_args(RunState))
 
 # Node types -------------------------------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def reported_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
 
 
 def cannot_cross(what: str, why: str) -> ActivationFailed:
-    """The error for a node that only the host's own process could run."""
+    """The error for a node that can only run in the host's own process."""
     return ActivationFailed(
         f"nodes: an isolated plugin cannot offer {sayable(what, 200)}: {why}",
         hint="write what the slot is as a plain value, or take `isolation: process` out of plugin.yaml",
@@ -80,7 +81,7 @@ def _tagged(value: Any) -> Any:
     try:
         value = to_plain(plain(value))
     except NotPlainData:
-        pass  # refused as it is, with the place
+        pass  # refused below, with the location
     return crossing(what, value)
 
 
@@ -132,7 +133,7 @@ ANSWERS: Final = Codec(
 
 
 class OpaqueValue:
-    """Stands for a value that cannot cross: it can be handed back, and nothing else."""
+    """A placeholder for a value that cannot cross: a hook can only return it."""
 
     __slots__ = ("key", "kind")
 
@@ -163,7 +164,7 @@ def _pack_shown(key: str, value: Any) -> list[Any]:
 
 def _pack_slots(values: Any) -> dict[str, Any]:
     if not isinstance(values, Mapping) or not all(type(key) is str for key in values):
-        crossing(type(values).__name__, values)  # refuses it, with the place
+        crossing(type(values).__name__, values)  # refuses it, with the location
     return {key: _pack_shown(key, part) for key, part in values.items()}
 
 
@@ -189,7 +190,7 @@ def _unpack_info(data: Any, known: SharedObjects) -> NodeInfo:
 
 
 def _unpack_definition(data: Any, known: SharedObjects) -> NodeSpec:
-    """A node type; one that was shown and comes back changed keeps what did not cross."""
+    """A node type that was sent and returned changed; fields that did not cross keep their values."""
     new, shown = unpack_node(data), known.get("definition")
     if not isinstance(shown, NodeSpec):
         return new
@@ -206,7 +207,7 @@ def _unpack_definition(data: Any, known: SharedObjects) -> NodeSpec:
 
 
 def _changed(new: NodeSpec | Slot, before: NodeSpec | Slot) -> dict[str, Any]:
-    """The fields in which two values of one type differ, as the first has them."""
+    """The fields in which two values of the same type differ, with the values of the first."""
     return {f.name: value for f in fields(new) if (value := getattr(new, f.name)) != getattr(before, f.name)}
 
 

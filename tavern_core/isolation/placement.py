@@ -1,7 +1,8 @@
 """Decides which plugins run in a worker process, and starts and ends these.
 
-The question is cheap: the modules for workers are imported only when the first worker starts. What all workers of a host share is
-created then, too, and released with the host.
+The decision is cheap: the modules for workers are imported only when the first worker starts. Resources that all
+    workers
+of a host share are created then, too, and released with the host.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ class Isolation:
         self._backoff = Backoff(base.home / "isolation.json")
         self._lock = threading.Lock()
         self._shared: tuple[EpollThread, Portal] | None = None
-        """What all workers share, from the first one on."""
+        """Resources that all workers share, from the first worker on."""
         self._supervisors: dict[str, Supervisor] = {}
         self._is_released = False
 
     def reason(self, candidate: PluginCandidate) -> str:
-        """Why a plugin runs in its own process: it must, or was granted for that; empty for one that runs in the host."""
+        """Why a plugin runs in its own process: it must, or was granted with that; empty: it runs in the host."""
         if candidate.name in _traced:
             return ""
-        if candidate.apart:
-            return candidate.apart
+        if candidate.isolation_need:
+            return candidate.isolation_need
         record = self._records.get(candidate.name)
         return "" if record is None else record.condition.kept_apart
 
@@ -74,7 +75,7 @@ class Isolation:
         return self._backoff.why(plugin)
 
     def end_pause(self, plugin: str) -> None:
-        """The operator wants to retry it."""
+        """End the pause, as the operator wants to retry the plugin."""
         self._backoff.end(plugin)
 
     def release(self) -> None:
@@ -119,7 +120,7 @@ class Isolation:
         printed = WorkerOutput(logger, config.limits.stderr_bytes)
         handler = HostRequestHandler(ctx, limits, portal, printed)
         supervisor = Supervisor(launch, WorkerSettings(name, limits, watch, printed), handler, self._backoff)
-        with self._lock:  # before it begins, so that `release` ends it whatever it is doing
+        with self._lock:  # before it starts, so that `release` can end it at any time
             self._refuse_released(name)
             self._supervisors[name] = supervisor
         try:

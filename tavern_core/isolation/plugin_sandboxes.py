@@ -1,4 +1,4 @@
-"""The boxes of plugins' programs: who gets which. What is needed for a program is imported with the first one (`box_rules`)."""
+"""Creates the boxes of plugins' programs. Modules for programs are imported with the first one (`box_rules`)."""
 
 from __future__ import annotations
 
@@ -74,19 +74,19 @@ class Sandboxes:
         self.work.close()
 
     def unwritable(self) -> list[str]:
-        """Paths that no box can write, whatever the grants: files that decide what is allowed, executed code, and its interpreters."""
+        """Paths that no box can write, whatever the grants: files with decisions, executed code, interpreters."""
         from tavern_core.isolation.box_rules import unwritable
 
         return unwritable(self.kept, self._code())
 
     def of(self, record: PluginRecord) -> PluginSandbox:
         """The box of one plugin."""
-        # Folders in the formats of other systems say nothing of what they need, so they are always held.
+        # Folders in the formats of other systems do not declare their needs, so they are always confined.
         is_foreign = record.candidate.source in MARKS
-        is_isolated = is_foreign or bool(record.candidate.apart or record.condition.kept_apart)
+        is_isolated = is_foreign or bool(record.candidate.isolation_need or record.condition.kept_apart)
         level = self.level(record) if is_isolated or self.config.level is not None else "best-effort"
-        # Programs of other plugins: by default confined, too; else as trusted as their code, which runs in the host itself,
-        # and only contained: their own process tree, limits, a work folder, no access to the host's own files.
+        # Programs of other plugins are confined by default, too. If not, they are as trusted as their plugin's code
+        # in the host, and only contained: own process tree, limits, a work folder, no access to the host's own files.
         is_whole = is_isolated or self.config.scripts == "granted"
         if is_foreign and level == "none":
             level = "required"
@@ -118,9 +118,9 @@ class PluginSandbox:
     level: Level
     data: Path
     is_whole: bool
-    """Only the grants; else everything except the host's own files."""
+    """Whether only the grants are allowed; else everything except the host's own files."""
     _asked: frozenset[str] = frozenset()
-    """The requests of plugin.yaml."""
+    """The capabilities that plugin.yaml requests."""
     _is_builtin: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""Adapters that live in a worker, as the host sees them: each question goes to the desk of the worker (`worker/adapters.py`)."""
+"""The host's proxies of adapters that run in a worker; each operation is a request to `worker/adapters.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tavern_core.model.result import ToolResult
 
 @dataclass(frozen=True, slots=True)
 class ProxyAdapter:
-    """One kind of upstream."""
+    """An adapter for one kind of upstream."""
 
     supervisor: Supervisor
     kind: str
@@ -49,7 +49,7 @@ class ProxyAdapter:
 
 @dataclass(frozen=True, slots=True)
 class ProxyConnection:
-    """One connection, which both sides know by its number."""
+    """One connection, identified by a number on both sides."""
 
     supervisor: Supervisor
     number: int

@@ -71,7 +71,7 @@ class _RemoteNode:
     Args:
         yields: it returns its answer in chunks.
         talks: it yields, or may read streams.
-        has_effects: it may change something.
+        has_effects: whether it may change something.
     """
 
     supervisor: Supervisor
@@ -81,10 +81,10 @@ class _RemoteNode:
     talks: bool
     has_effects: bool
     left: list[int] = field(default_factory=list)
-    """Objects without a run, which the worker may remove."""
+    """Objects whose run has ended, which the worker may remove."""
 
     def run(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> Any:
-        """Run it: an async generator of its chunks, or a coroutine of its answer.
+        """Run it: returns an async generator of its chunks, or a coroutine of its answer.
 
         Args:
             one: for a class: the object.
@@ -137,7 +137,7 @@ class _RemoteNode:
 
     @contextmanager
     def asked(self, inputs: dict[str, Any], ctx: Any, one: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        """The request; the node may use its context meanwhile.
+        """The request; while it is in use, the node may use its context.
 
         Args:
             ctx: the context if it is not among the inputs.
@@ -170,7 +170,7 @@ class _RemoteNode:
                 raise
             raise MismatchedInput(str(error.details["slot"]), str(error.details.get("why"))) from None
         except WorkerLost as error:
-            if not self.has_effects:  # so the run may try it again
+            if not self.has_effects:  # so the run may try again
                 error.outcome = "none"
             raise
 
@@ -187,7 +187,7 @@ class _RemoteNode:
 
 
 class _ProxyNode(Node):
-    """The class form; one object in the worker for each object of it here."""
+    """The class form; each object here has one in the worker."""
 
     far: ClassVar[_RemoteNode]
 

@@ -28,10 +28,10 @@ _running_loop = asyncio._get_running_loop
 
 
 def reported_tool(supervisor: Supervisor, report: Any, made: FactoryCall | None = None) -> ToolSpec:
-    """A tool as described by the worker; one without code of the plugin is unchanged.
+    """A tool as described by the worker; a tool without code of the plugin stays as it is.
 
     Args:
-        made: its factory, for a tool of a factory.
+        made: for a tool of a factory, the factory.
     """
     spec = unpack_tool(report["tool"])
     if (key := report["key"]) is None:
@@ -58,9 +58,9 @@ class RemoteTool(BindsItself, DescribesItself):
     Args:
         key: its key in the worker; empty for a handler.
         handler: ``module:name``, for a tool file's.
-        made: its factory.
+        made: its factory, for a tool of a factory.
         has_preview: whether it can describe a call instead of making it.
-        is_preview: whether this is what does.
+        is_preview: whether this is the preview itself.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RemoteTool(BindsItself, DescribesItself):
         return RemoteTool(self.supervisor, self.key, self.handler, self.made, is_preview=True)
 
     def described(self, draft: ToolSpec) -> ToolSpec:
-        """The whole tool of a handler whose tool file has no parameters.
+        """The complete tool of a handler whose tool file has no parameters.
 
         Raises:
             PluginError: there is no such object in the plugin, or it is not a tool.
@@ -107,7 +107,7 @@ class RemoteTool(BindsItself, DescribesItself):
         """
         binding = _Binding(self, tool)
         self.supervisor.with_worker(binding.settle)
-        # Not blocking, because it waits for no code of this process: it picks its way of waiting itself.
+        # Not blocking, because it waits for no code of this process and chooses how to wait itself.
         return BoundTool(
             binding.run, is_async=False, blocking=False, wants_call=binding.wants_call, stoppable=True,
             wants_control=binding.wants_control, stop=self.supervisor.stop,

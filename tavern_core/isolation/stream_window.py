@@ -43,7 +43,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """True if all of it is written."""
+        """Whether everything was written."""
         return not self._rest
 
     def say(self, message: dict[str, Any], limit: int | None = None) -> None:
@@ -100,7 +100,7 @@ class SendCredit:
         self._left -= 1
 
     def give(self, count: int) -> None:
-        """The other side has consumed so many. Raises BrokenChannel if there were fewer."""
+        """Record that the other side has consumed this many. Raises BrokenChannel: it had received fewer."""
         if type(count) is not int or not 0 < count <= WINDOW - self._left:
             raise BrokenChannel("that it took chunks which it was not given")
         self._left += count
@@ -118,14 +118,14 @@ class ReceivedChunks:
         self._ended: BaseException | None = None
 
     def put(self, chunk: Any) -> None:
-        """One more. Raises BrokenChannel if the other side exceeds the window."""
+        """Add a chunk. Raises BrokenChannel: the other side exceeds the window."""
         if len(self._waiting) + self._unreported >= WINDOW:
             raise BrokenChannel("more than it may be ahead")
         self._waiting.append(chunk)
         self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
-        """There are no more; after the last one, a reader gets `StopAsyncIteration` or `error`."""
+        """Mark the end; after the last chunk, a reader gets `StopAsyncIteration` or `error`."""
         self._ended = self._ended or error or StopAsyncIteration()
         self._wake()
 

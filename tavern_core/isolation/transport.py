@@ -1,7 +1,7 @@
 """The messages between host and worker: JSON objects with a four-byte length prefix, over stream sockets.
 
-The host reads data that hostile code may have written: the size of a frame is checked before it is read, it is JSON and never pickle,
-and any error in it ends the connection with a reason.
+The host reads data that hostile code may have written: the size of a frame is checked before it is read, it is JSON and
+never pickle, and any error in it ends the connection with a reason.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class FrameChannel:
         return message
 
     def _arrived(self) -> bytes | None:
-        """What has arrived; None: nothing yet."""
+        """The data that has arrived; None: nothing yet."""
         try:
             chunk = self.sock.recv(MOST_AT_ONCE)
         except (BlockingIOError, InterruptedError):

@@ -47,7 +47,7 @@ class PendingRequest:
         self.kind = kind
         self.number = number
         self.frame = frame
-        """The unwritten rest of it."""
+        """The part of the frame that is not written yet."""
         self.what = what
         self.channel: FrameChannel | None = None
         self.error: BrokenChannel | None = None
@@ -64,10 +64,10 @@ class WorkerClient(WorkerConnections):
         self.watches = 0
         """Settings that it watches."""
         self.frames: dict[int, Frame | None] = {}
-        """Number of a running call → the caller for whom the pipeline runs it."""
+        """Number of a running call → the frame of its caller in the pipeline."""
         self._numbers = itertools.count(1)
         self._stopped: set[int] = set()
-        """Numbers of calls that were not ended by their callers."""
+        """Numbers of calls that were ended by others than their callers."""
         self._quick: dict[str, int] = {}
         """Target → how often in a row it answered quickly."""
 

@@ -31,7 +31,7 @@ MOST_CALLS: Final = 128
 HANG_UP_S: Final = 0.7
 """How long a worker that has hung up may take to die by itself, in seconds."""
 TURN_S: Final = 0.005
-"""How long a short message waits until another thread has said its own, in seconds."""
+"""How long a short message waits for another thread that is sending."""
 DEATH_S: Final = 1.0
 """How long to wait for the exit report of a worker, in seconds."""
 END_S: Final = 5.0
@@ -66,9 +66,9 @@ class WorkerLimits:
     calls: int
     """Maximum connections of each kind."""
     start_s: float
-    """For importing the plugin."""
+    """The time limit for importing the plugin."""
     hook_s: float
-    """For a callback of the plugin."""
+    """The time limit for a callback of the plugin."""
 
     @classmethod
     def of(cls, config: HostConfig) -> WorkerLimits:
@@ -84,15 +84,15 @@ class WorkerLimits:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What all workers of a plugin have in common."""
+    """The common settings of a plugin's workers."""
 
     plugin: str
-    """For messages."""
+    """The plugin's name, for messages."""
     limits: WorkerLimits
     watch: EpollThread
     """Watches its unsolicited messages."""
     printed: WorkerOutput
-    """The target of its output."""
+    """The target of the workers' output."""
 
 
 class WorkerListener(Protocol):
@@ -158,7 +158,7 @@ class WorkerProcess(ABC):
 
     @abstractmethod
     def hang_up(self) -> None:
-        """It is dead: waiting callers get an error."""
+        """Called when the worker is dead: waiting callers get an error."""
 
     # Start and end --------------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class WorkerProcess(ABC):
         return layers
 
     def _await_box(self, deadline: float, policy: str) -> tuple[str, ...]:
-        """The first byte on the side channel says whether it is confined. Raises PeerClosed if it died without a message."""
+        """Wait for the first byte on the side channel: whether it is confined. Raises PeerClosed: it died first."""
         said, stream = b"", FrameDecoder(self._limit)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
@@ -214,10 +214,10 @@ class WorkerProcess(ABC):
         return tuple(str(layer) for layer in messages[0].get("layers") or ())
 
     def kill(self, why: str) -> None:
-        """End the process now; calls that run in it fail. Not from a forked copy of the host, because it belongs to the parent."""
+        """End the process now; its running calls fail. Not for a forked copy of the host, which does not own it."""
         if os.getpid() != self._host:
             return
-        with self._lock:  # closing the handle takes it, too, so that no other process is hit
+        with self._lock:  # closing the handle also takes the lock, so that no other process is hit
             if self.dead.is_set():
                 return
             self.killed_because = self.killed_because or why
@@ -241,7 +241,7 @@ class WorkerProcess(ABC):
         return self.killed_because in ON_PURPOSE
 
     def fate(self) -> str:
-        """How it ended, as words after its name; waits until that is known."""
+        """How it ended, as words that follow its name; waits until that is known."""
         self.dead.wait(DEATH_S)
         return self.how_it_died()
 
@@ -254,7 +254,7 @@ class WorkerProcess(ABC):
         return f"was ended by {ending(self.status)}" if self.status < 0 else f"exited with code {self.status}"
 
     def _ended(self) -> None:
-        """In the watching thread: its exit status has arrived."""
+        """Called in the watching thread when its exit status has arrived."""
         reported = self._status.recv(EXIT.size)
         if len(reported) == EXIT.size:
             self.status = EXIT.unpack(reported)[0]
@@ -324,7 +324,7 @@ class WorkerProcess(ABC):
             self.kill("it did not listen")
 
     def send_now(self, message: dict[str, Any], fd: int | None = None) -> bool:
-        """Say something short, hardly waiting; False where that does not go: it does not listen, or others are speaking.
+        """Send a short message, hardly waiting; False: not possible, as it does not read, or other threads are sending.
 
         For event loops and for callers whose time is over, which no worker may block.
         """

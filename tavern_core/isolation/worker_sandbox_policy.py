@@ -1,4 +1,4 @@
-"""The box of one plugin: what its worker may read and write, from the places of files and the grants."""
+"""The box of a plugin's worker: what it may read and write, from the locations of files and the grants."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def worker_policy(
     """What a worker may do. It never has network access itself; a service of the host does that.
 
     Args:
-        path: where modules are imported from.
+        path: the folders from which modules are imported.
         scopes: granted capability → its scope; None: without limit.
     """
-    # Files that decide what is allowed are not read on the way to modules; the state folder is never visible.
+    # Files with decisions cannot be read on the way to modules; the state folder is never visible.
     hidden, keep = with_mount_aliases([state_root(host.home)]), with_mount_aliases(host.kept)
     own, folder = os.path.realpath(data_dir), record.candidate.folder
     interpreter = (*runtime_paths.machine(), *runtime_paths.interpreter(), str(package_location.FOLDER))
@@ -63,7 +63,7 @@ def worker_policy(
 
 
 def _modules(path: Iterable[str]) -> Iterator[str]:
-    """The folders of installed packages: no other folders of `path`, in particular not that of the program that runs the host.
+    """The folders of installed packages in `path`; not the folder of the program that runs the host, or other folders.
 
     These are package folders, folders named in their ``.pth`` files, and archives.
     """
@@ -80,7 +80,7 @@ def _holds_packages(folder: Path) -> bool:
 
 
 def _linked(folder: Path) -> Iterator[str]:
-    """The folders that ``.pth`` files add to the path: of editable installs."""
+    """The folders of editable installs, which ``.pth`` files add to the path."""
     for file in folder.glob("*.pth"):
         with suppress(OSError, ValueError):
             for line in file.read_text("utf-8").splitlines():

@@ -1,7 +1,7 @@
-"""Adapters of an isolated plugin, inside its worker: the host opens connections and uses them by their numbers.
+"""The adapters of an isolated plugin in its worker: the host opens connections and uses them by number.
 
-An adapter here has the same contract as in the host. A worker has no sockets and starts no programs: the host does both for it
-(`lent_upstream.py`), with what the upstream was granted.
+Adapters have the same contract here as in the host. A worker has no sockets and starts no programs: the host does both
+for it (`lent_upstream.py`), with the rights of the upstream.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tavern_core.model.result import ToolResult
 
 T = TypeVar("T")
 DESK: Final = "-adapters"
-"""The name under which the host reaches the desk; no service of a plugin can have it."""
+"""The name under which the host calls `WorkerAdapters`; no service of a plugin can have it."""
 
 
 class WorkerAdapters:
     """The adapters of one plugin and the connections that they opened.
 
     Args:
-        calls: makes the running calls known, so that they can report progress and ask.
+        calls: registers the running calls, so that they can report progress and ask questions.
     """
 
     def __init__(self, host_client: HostClient, calls: WorkerCalls) -> None:
@@ -39,7 +39,7 @@ class WorkerAdapters:
         self._open: dict[int, Connection] = {}
 
     def offered(self, adapters: Mapping[str, Adapter]) -> list[Any]:
-        """What the host needs to know of the adapters: (kind, schema of its settings, targets)."""
+        """The adapters as described to the host: (kind, schema of its settings, targets)."""
         self._adapters.update(adapters)
         return [[kind, dict(one.settings), sorted(one.targets)] for kind, one in adapters.items()]
 
@@ -81,7 +81,7 @@ class LentCall:
     """`contract.adapters.UpstreamCall` in a worker.
 
     Args:
-        facts: what the host said of the call (`proxy_adapters.py`).
+        facts: the host's description of the call (`proxy_adapters.py`).
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LentCall:
     def will_be_resumed(self) -> bool:
         try:
             return self._host.now("will_be_resumed", self.call.id) is True
-        except CallError:  # the host is gone
+        except CallError:  # the host has ended
             return True
 
     async def keep_resume_point(self, text: str, *, only_followed: bool = False) -> None:

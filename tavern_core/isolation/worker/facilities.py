@@ -123,8 +123,8 @@ def as_in_a_view(what: str, value: Any, outcome: Outcome) -> Any:
     """A copy of `value`, as a view in the host would make it: tuples as lists, read-only mappings as mappings.
 
     Args:
-        what: it is, for the message.
-        outcome: of the call of the service.
+        what: a name for the value, for the message.
+        outcome: the outcome of the service's call, for the error.
 
     Raises:
         CannotCross: it is not JSON.
@@ -152,8 +152,8 @@ def context_of(facts: Mapping[str, Any], facilities: WorkerFacilities, folder: P
 
 
 def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
-    """What a worker needs to know to make the same context."""
-    # What looks like a secret in the host's free-form configuration stays there: secrets cross by name only.
+    """The description from which a worker makes the same context."""
+    # Values that look like secrets in the host's free-form configuration stay there: secrets cross by name only.
     runtime = ctx.runtime
     return {
         "id": ctx.id,

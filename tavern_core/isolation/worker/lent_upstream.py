@@ -1,4 +1,4 @@
-"""`contract.adapters.Upstream` in a worker: what it says is known here, what it does is done by the host (`lent_upstreams.py`)."""
+"""`contract.adapters.Upstream` in a worker: operations are requests to the host (`lent_upstreams.py`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tavern_core.isolation.worker.host_client import HostClient
 class LentUpstream:
     """
     Args:
-        number: of the connection for which it is lent.
-        facts: what the host said of it (`proxy_adapters.py`).
+        number: the number of the connection.
+        facts: the host's description of the upstream (`proxy_adapters.py`).
     """
 
     def __init__(self, host_client: HostClient, number: int, facts: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class LentUpstream:
         try:
             await self._host.later("lock", number, name)
             yield
-        finally:  # it may have been given although no one waited for it any more
+        finally:  # the lock may have been acquired after the wait was cancelled
             await self._host.later("unlock", number)
 
 
@@ -118,7 +118,7 @@ class LentProcess:
 
 
 class HostSide:
-    """Asks the host for what one connection wants."""
+    """Sends the operations of one connection to the host."""
 
     def __init__(self, host_client: HostClient, number: int) -> None:
         self._host_client = host_client
@@ -126,12 +126,12 @@ class HostSide:
         self._tokens = itertools.count(1)
 
     def now(self, operation: str, *given: Any) -> Any:
-        """Ask and wait."""
+        """Send an operation and wait for the answer."""
         token = next(self._tokens)
         return self._host_client.ask("upstream", connection=self._number, token=token, operation=operation, given=given)
 
     async def later(self, operation: str, *given: Any) -> Any:
-        """The same for code on an event loop; when it is cancelled, so is what the host does."""
+        """The same on an event loop; cancelling it also cancels the operation in the host."""
         number, token = self._number, next(self._tokens)
         try:
             return await self._host_client.ask_later(

@@ -1,4 +1,4 @@
-"""The event loop of a worker, in a thread of its own that is started when it is first needed."""
+"""The event loop of a worker, in a separate thread that starts with the first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class LoopThread:
-    """No `Portal`: where code of the plugin stops the loop, calls must go unanswered, so that the host ends the process."""
+    """Not a `Portal`: if plugin code blocks the loop, calls must stay unanswered, so that the host ends the process."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -16,7 +16,7 @@ class LoopThread:
         self._starting = threading.Lock()
 
     def started(self) -> asyncio.AbstractEventLoop:
-        """The loop, which runs now."""
+        """The running loop."""
         with self._starting:
             if not self._thread.is_alive():
                 self._thread.start()

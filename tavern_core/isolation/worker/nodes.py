@@ -164,7 +164,7 @@ def _mismatch(key: str, why: str) -> InputInvalid:
 
 
 def _own_methods(cls: type[Node]) -> list[str]:
-    """Call an optional method of a class."""
+    """The optional methods that a class defines."""
     return [name for name in ASKED if inspect.getattr_static(cls, name) is not inspect.getattr_static(Node, name)]
 
 
@@ -216,7 +216,7 @@ class _RemoteContext(NodeContext):
         self._now("progress", done, total, text)
 
     def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
-        from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few nodes
+        from tavern_core.kernel.artifacts.artifacts import chunks_of  # few nodes need it
 
         link: dict[str, Any] = self._now("keep", VALUES.encode(b"".join(chunks_of(data))), media_type, name)
         return link

@@ -1,4 +1,4 @@
-"""One running call, as a tool in a worker sees it (`contract.tool_context.Control`): its deadline came along with it, the rest crosses to the host."""
+"""The running call of a tool in a worker (`contract.tool_context.Control`); all but its deadline is in the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tavern_core.isolation.worker.host_client import HostClient
 from tavern_core.model.question import Question, QuestionKind
 
 _PART: Final = 256 * 1024
-"""Bytes of an artifact that cross at once."""
+"""Bytes of an artifact in one message."""
 _uploads = itertools.count(1)
 
 
@@ -35,18 +35,18 @@ class WorkerControl:
 
     @property
     def is_again(self) -> bool:
-        return False  # of calls of upstreams only, whose adapter learns it by `UpstreamCall`
+        return False  # only calls of upstreams can be; their adapter sees it in `UpstreamCall`
 
     @property
     def seconds_left(self) -> float | None:
         return None if self._ends is None else max(self._ends - time.perf_counter(), 0)
 
     def progress(self, done: float, total: float | None, message: str) -> None:
-        # A question, so that a tool that says too much waits for the host.
+        # A request with an answer, so that a tool that reports too often waits for the host.
         self._host_client.ask("progress", call=self._number, done=done, total=total, message=message)
 
     def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
-        from tavern_core.kernel.artifacts.artifacts import chunks_of  # of use to few tools
+        from tavern_core.kernel.artifacts.artifacts import chunks_of  # few tools need it
 
         upload, parts = next(_uploads), bytearray()
         most = min(_PART, self._host_client.longest // 2)
@@ -105,16 +105,16 @@ class WorkerCalls:
         """The worker's number of a call → its id and control."""
 
     def begin(self, call_id: str, number: int, seconds: float | None) -> None:
-        """A call begins; see `WorkerControl`."""
+        """Register a call that begins; see `WorkerControl`."""
         control = RUNNING[call_id] = WorkerControl(self._host_client, number, seconds)
         self._running[number] = call_id, control
 
     def cancelled(self, number: int) -> None:
-        """The host wants a call to end."""
+        """Mark a call as cancelled by the host."""
         if (known := self._running.get(number)) is not None:
             known[1].is_cancelled = True
 
     def over(self, number: int) -> None:
-        """A call has ended."""
+        """Remove a call that has ended."""
         if (known := self._running.pop(number, None)) is not None:
             RUNNING.pop(known[0], None)

@@ -151,7 +151,7 @@ class WorkerTools:
         try:
             if isinstance(answer, ToolResult):
                 check_result(answer)
-                return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
+                return CALLS.encode(plain_parts(answer, sys.maxsize, name))  # the frame has its own limit
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
             judged = "normalise" if spec.output_schema is None else "validate_output"  # as in the plan of the host
@@ -173,12 +173,12 @@ class WorkerTools:
 
 
 def _described(spec: ToolSpec, key: str | None) -> dict[str, Any]:
-    """A tool for the host, and under which key it is called here; None: it has no code of the plugin."""
+    """A tool for the host, with the key for calling it here; None: it has no code of the plugin."""
     return {"tool": pack_tool(spec), "key": key, "preview": _preview_of(spec) is not None}
 
 
 def _preview_of(spec: ToolSpec) -> PythonTarget | None:
-    """What describes a call of a tool instead of making it; None: nothing does."""
+    """The preview of a tool; None: it has none."""
     target = spec.impl
     if not isinstance(target, PythonTarget) or target.preview is None:
         return None
