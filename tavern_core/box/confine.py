@@ -14,7 +14,7 @@ _MOST_DESCRIPTORS = 1 << 20
 
 
 class PreparedBox:
-    """The parts of a box that the forking process prepares for the forked one, because it has everything loaded already.
+    """Parts of a box that the forking process prepares for the forked one, because it has everything loaded already.
 
     Create it for each process, and close it after the fork.
     """
@@ -46,9 +46,9 @@ def confine(
     Call it in a process with a single thread: most layers apply to the calling thread and threads that it creates later.
 
     Args:
-        asking: called with the descriptor on which the host decides about writes in granted places (`write_broker.py`), if it
-            decides; without it, the box itself may write everything around protected entries.
-        prepared: for this policy by the process that has just forked this one, which has one thread then.
+        asking: called with the descriptor on which the host decides about writes in granted places
+            (`write_broker.py`); without it, the box itself may write everything around protected entries.
+        prepared: made for this policy by the process that has just forked this one, which has one thread then.
 
     Returns:
         The names of the applied layers (`LAYERS`); empty for level ``none``.
@@ -67,7 +67,7 @@ def confine(
 def _steps(
     policy: BoxPolicy, prepared: PreparedBox | None, asking: Callable[[int], None] | None
 ) -> list[tuple[str, Callable[[], None]]]:
-    """The layers, and what applies each, in the order in which they allow each other."""
+    """The layers and the function that applies each, in the order in which they must be applied."""
     rules = None if prepared is None else prepared.rules
     asks = asking is not None and judges(policy)
 

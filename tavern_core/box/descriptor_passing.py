@@ -17,7 +17,7 @@ PAUSE_S: Final = 0.005
 
 
 def send(line: socket.socket, message: bytes, descriptors: Sequence[int]) -> None:
-    """Send a message with descriptors, and wait while that is not possible: it ends soon, because programs read such messages at once.
+    """Send a message with descriptors, waiting while that is not possible: not long, as receivers read at once.
 
     Raises:
         OSError: the other side is gone (EPIPE), or too many are still on the way (ETOOMANYREFS).
@@ -32,11 +32,12 @@ def send(line: socket.socket, message: bytes, descriptors: Sequence[int]) -> Non
 def was_sent(line: socket.socket, message: bytes, descriptors: Sequence[int]) -> bool:
     """Send a message with descriptors; False if it must be tried again.
 
-    A process may send none while its user has more of them on the way, from all processes, than it may open files itself
-    (unix(7), ETOOMANYREFS); in a box these are few.
+    A user may have only as many descriptors under way, over all processes, as one process may open (unix(7),
+        ETOOMANYREFS);
+    in a box these are few.
 
     Raises:
-        OSError: the other side is gone (EPIPE).
+        OSError: the other side has ended (EPIPE).
     """
     try:
         socket.send_fds(line, [message], descriptors)

@@ -50,7 +50,8 @@ def listen(*, has_own_network: bool) -> EgressListener:
     """Open the gateway of the network that this process is in.
 
     Args:
-        has_own_network: the network was created for the box; else everyone on this machine can reach the socket and needs its token.
+        has_own_network: whether the network was created for the box; else every process of this machine can reach the
+            socket and needs its token.
 
     Raises:
         OSError: the loopback interface cannot be enabled, or there are no more descriptors.

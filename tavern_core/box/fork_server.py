@@ -63,9 +63,9 @@ class ForkJob(Protocol):
     """The work of a forked child."""
 
     modules: Sequence[str]
-    """What its children need. They are imported before the first fork."""
+    """The modules that its children need; imported before the first fork."""
     descriptors: int
-    """With each request: the status socket first. A file with the request is not counted."""
+    """How many descriptors each request has, the status socket first. A file with the request is not counted."""
     idle_s: float | None
     """Seconds without work after which the server ends; None: never."""
     ends_children: bool
@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> None:
 
 
 def import_for_children(names: Iterable[str]) -> None:
-    """Import what further children need; each child itself reports what cannot be imported."""
+    """Import modules for later children; each child itself reports those that cannot be imported."""
     if new := [name for name in names if name not in sys.modules]:
         for name in new:
             with contextlib.suppress(Exception):
@@ -135,7 +135,7 @@ class _ForkServer:
         self._job = job
         self._wake = wake_on_children()
         self._children: dict[int, int] = {}
-        """Process id → where to report its end; -1: nowhere."""
+        """Process id → the descriptor for reporting its end; -1: none."""
 
     def serve(self) -> None:
         """Run until this process is no longer needed."""

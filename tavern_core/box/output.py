@@ -139,10 +139,10 @@ class ChildListener(Protocol):
 
 
 class StatusReader:
-    """Reads what is said of a child on its status socket, on the running event loop.
+    """Reads the reports about a child on its status socket, on the running event loop.
 
     Args:
-        serve: is given the gateway of the child's box, to be closed there.
+        serve: gets the gateway of the child's box, and closes it.
     """
 
     def __init__(self, child: ScriptProcess, listener: ChildListener, serve: Serve | None = None) -> None:
@@ -155,7 +155,7 @@ class StatusReader:
         self._loop.add_reader(child.status, self._on_status)
 
     def close(self) -> None:
-        """Read no more; to be called before the child is closed."""
+        """Stop reading; called before the child is closed."""
         self._loop.remove_reader(self._child.status)
 
     def _on_status(self) -> None:
@@ -198,7 +198,7 @@ class StatusReader:
 
 
 class _Listener:
-    """Reads the output of a child, too, until its end."""
+    """Also reads the output of a child, until its end."""
 
     def __init__(self, child: ScriptProcess, stdout: OutputHead, stderr: HeadAndTail, serve: Serve | None) -> None:
         self._loop = asyncio.get_running_loop()

@@ -60,7 +60,7 @@ class BoxLimits:
     cpu_seconds: int | None = None
     open_files: int | None = 256
     processes: int | None = 128
-    """Processes and threads in one box with its own namespaces."""
+    """How many processes and threads one box with its own namespaces may have."""
     file_bytes: int | None = 1_073_741_824
     """Of one file."""
 
@@ -91,13 +91,13 @@ class BoxPolicy:
     execute: tuple[str, ...] = ()
     """Executable programs, or folders of programs; also readable."""
     may_fork: bool = False
-    """Start further processes of its own program."""
+    """Whether it may start further processes of its own program."""
     may_execute: bool = False
-    """Start other programs: everything readable but not writable."""
+    """Whether it may start other programs: everything readable but not writable."""
     may_network: bool = False
-    """TCP and UDP in the host's network, to anywhere."""
+    """Whether it may use TCP and UDP in the host's network, to anywhere."""
     has_gateway: bool = False
-    """TCP in its own network, whose only exit is a socket that the host serves (`egress_proxy_socket.py`)."""
+    """Whether it has TCP in its own network; its only exit is a socket of the host (`egress_proxy_socket.py`)."""
     limits: BoxLimits = field(default_factory=BoxLimits)
     level: Level = "required"
     without: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class BoxPolicy:
 
 
 def _as_object(value: Any) -> dict[str, Any]:
-    """Without the copies that `dataclasses.asdict` makes of every value: a policy is written for each script."""
+    """Avoids the copies that `dataclasses.asdict` makes of every value: a policy is written for each script."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

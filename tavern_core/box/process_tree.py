@@ -47,7 +47,7 @@ def wake_on_children() -> int:
 
 
 def wait_for(sources: list[Any], seconds: float | None = None) -> list[Any]:
-    """Those of `sources` that can be read, as soon as one is readable or the time is over."""
+    """The readable ones of `sources`, as soon as one is readable or the time is over."""
     return select.select(sources, [], [], seconds)[0]
 
 

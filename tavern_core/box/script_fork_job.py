@@ -136,9 +136,9 @@ def start(
 
 
 class ServedDescriptors:
-    """What the host serves for a script: the gateway and the questions about writes.
+    """The descriptors that the host serves for a script: the gateway, and the requests for writes.
 
-    Each is closed here as soon as the host has it, or cannot get it: then there is no connection, and nothing is written.
+    Each is closed here as soon as the host has it or cannot get it; without it, there is no connection, or no write.
     """
 
     def __init__(self, started: launcher.StartedProgram, status: socket.socket) -> None:

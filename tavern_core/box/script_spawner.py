@@ -28,7 +28,7 @@ class ScriptLaunch:
     folder: str
     """Working directory."""
     stdin: bytes | None
-    """All that it reads; None: a pipe, which stays open for more (`ScriptProcess.stdin`)."""
+    """All of its input; None: a pipe, which stays open for more (`ScriptProcess.stdin`)."""
     seconds: float
     """Its deadline."""
     policy: str = ""
@@ -45,12 +45,12 @@ class ScriptProcess:
     """Its reports: ``taken``, ``gateway <token>`` and ``asking`` with their descriptors, ``started <pid>``,
     ``boxless <layer> <why>``, ``weak <layers as JSON>``, ``failed <errno>``, ``ended <wait status> <why> <left>``."""
     policy: str = ""
-    """As of its `ScriptLaunch`."""
+    """The policy of its `ScriptLaunch`."""
     stdin: int = -1
-    """Where to write what it reads, never blocking; -1: it was given everything at once."""
+    """The descriptor for its input, never blocking; -1: all input was passed at the start."""
 
     def say(self, word: str) -> None:
-        """``stop``: SIGTERM, a moment, SIGKILL. ``kill``: at once."""
+        """Send ``stop``: SIGTERM, a moment, SIGKILL. Or ``kill``: at once."""
         with contextlib.suppress(OSError):  # it has already ended
             self.status.send(word.encode())
 
@@ -126,7 +126,7 @@ class ScriptSpawner:
 
 
 def _environment() -> dict[str, str]:
-    """Some interpreters need it to start."""
+    """Variables that some interpreters need to start."""
     return {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
 
 
