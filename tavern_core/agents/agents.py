@@ -263,7 +263,7 @@ class Agents:
             ProfileInvalid: there is no such profile, or its template does not fit (PROFILE_INVALID).
         """
         resolved, name = await self._resolved(profile)
-        await self._services.lifecycle.wake("llms")  # a model of an inactive plugin is not missing
+        await self._services.lifecycle.activate_section("llms")  # a model of an inactive plugin is not missing
         agent = agent_context(resolved, name, caller_of(context), resolved.written.budget, "")
         window = resolved.written.context_tokens
         return await self._prompt(resolved, agent, task, window)
@@ -370,7 +370,7 @@ class Agents:
             is_file = given.endswith(".json") and not services.catalogue.profiles.written.has(given)
             name = str(Path(given).absolute()) if is_file else given
             return await services.catalogue.profiles.resolved(name), name
-        name = services.catalogue.profiles.written.lend(
+        name = services.catalogue.profiles.written.register(
             *services.catalogue.profiles.written.get(known if known is not None else given)
         )
         return await services.catalogue.profiles.resolved(name), name
@@ -390,7 +390,7 @@ class Agents:
     async def _wake_model(self, model: str) -> None:
         """Activate the plugins that contribute language models."""
         if not model or await self._services.contributions.one("llms", model) is None:
-            await self._services.lifecycle.wake("llms")
+            await self._services.lifecycle.activate_section("llms")
 
     def _found(self, run_id: str, context: CallContext | None) -> StoredAgentRun:
         caller = caller_of(context)

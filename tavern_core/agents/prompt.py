@@ -108,7 +108,7 @@ class PromptBuilder:
         Raises:
             ProfileInvalid: the profile or the file of its prompt cannot be read, or its template alone is beyond the budget (PROFILE_INVALID).
         """
-        resolved = self.catalogue.profiles.now(profile)
+        resolved = self.catalogue.profiles.resolved_sync(profile)
         fields = read_fields(resolved, self.names.now(), self.knowledge)
         language = self.catalogue.descriptions.language(profile, context)
         template = fields.template if fields.template.strip() else _built_in(resolved, fields, language)

@@ -81,7 +81,7 @@ class NodeRetrieval:
         if not isinstance(request, str) or not is_plan or not isinstance(limit, int):
             hint = 'retrieve("...", plan=["...", "..."], limit=20)'
             raise UsageError("a request is a text, a plan a list of texts, and a limit a whole number", hint=hint)
-        await self._lifecycle.wake(_SECTION)
+        await self._lifecycle.activate_section(_SECTION)
         current = None if workflow is None else as_workflow(workflow, self._files)
         if self._types[0] != (now := self._generation):
             self._types = now, await nodes.listed()

@@ -260,7 +260,7 @@ class Nodes(Mapping[str, NodeSpec]):
             if impl.plugin == spec.plugin:
                 continue
             try:
-                answer = await self._calls.ask(
+                answer = await self._calls.call_one(
                     impl, {"definition": copy_for_plugin(spec), "owner": spec.plugin}, self._mode
                 )
             except Exception as error:  # noqa: BLE001 - any error of a plugin

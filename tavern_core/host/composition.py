@@ -139,7 +139,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     flow = WorkflowServices.build(catalogue, calls.pipeline, _retrieval)
 
     _contribute(ServiceBackends(base, catalogue.tools, flow, calls.jobs, knowledge, calls.pipeline), tables)
-    plugins.reconciler.judge()
+    plugins.reconciler.check_plugins()
     return Host(plugins, catalogue, state, calls, flow, connected, isolation)
 
 

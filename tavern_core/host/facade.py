@@ -500,7 +500,7 @@ class Tavern:
         Raises:
             ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
         """
-        return self._host.catalogue.profiles.now(profile)
+        return self._host.catalogue.profiles.resolved_sync(profile)
 
     def openai_tools(self, profile: ProfileLike | None = None) -> list[dict[str, Any]]:
         """All tools that a profile may see, for the `tools` parameter of OpenAI and the many APIs that speak its language."""

@@ -31,9 +31,9 @@ class Diagnostics:
     def __init__(self, known_secrets: KnownSecrets | None = None) -> None:
         self._known_secrets = known_secrets
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str, str], Diagnostic] = OrderedDict()
+        self._diagnostics: OrderedDict[tuple[str, str, str], Diagnostic] = OrderedDict()
         self._found: set[tuple[str, str, str]] = set()
-        self._judged: set[tuple[str, str, str]] = set()
+        self._checked: set[tuple[str, str, str]] = set()
 
     def add(
         self,
@@ -85,11 +85,11 @@ class Diagnostics:
         with self._lock:
             if found:
                 self._found.add(key)
-            if key in self._kept:
+            if key in self._diagnostics:
                 return
-            self._kept[key] = diagnostic
-            if len(self._kept) > _MOST:
-                oldest, _ = self._kept.popitem(last=False)
+            self._diagnostics[key] = diagnostic
+            if len(self._diagnostics) > _MOST:
+                oldest, _ = self._diagnostics.popitem(last=False)
                 self._found.discard(oldest)
         level = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}[diagnostic.severity]
         about = {"plugin": diagnostic.plugin, "is_lasting": found or judged}
@@ -103,13 +103,13 @@ class Diagnostics:
             extra=about,
         )
 
-    def judged(self, diagnostics: Iterable[Diagnostic]) -> None:
+    def replace_checked(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Store the findings of the latest check of all plugins in place of those of the previous one."""
         fresh = {_key(d): d for d in map(self._without_secrets, diagnostics)}
         with self._lock:
-            for key in self._judged - fresh.keys():
-                self._kept.pop(key, None)
-            self._judged = set(fresh)
+            for key in self._checked - fresh.keys():
+                self._diagnostics.pop(key, None)
+            self._checked = set(fresh)
         for diagnostic in fresh.values():
             self.put(diagnostic, judged=True)
 
@@ -127,32 +127,34 @@ class Diagnostics:
     def forget(self, plugin: str) -> None:
         """Drop what was found about one plugin, e.g. before it is activated again; what is in its files stays."""
         with self._lock:
-            stays = self._found | self._judged
-            for key in [k for k, d in self._kept.items() if d.plugin == plugin and k not in stays]:
-                del self._kept[key]
+            stays = self._found | self._checked
+            for key in [k for k, d in self._diagnostics.items() if d.plugin == plugin and k not in stays]:
+                del self._diagnostics[key]
 
     def withdraw(self, code: str, **details: Any) -> None:
         """Drop the diagnostics of a code with these details: they no longer apply."""
         with self._lock:
-            for key in [k for k, d in self._kept.items() if d.code == code and details.items() <= d.details.items()]:
-                del self._kept[key]
+            for key in [
+                k for k, d in self._diagnostics.items() if d.code == code and details.items() <= d.details.items()
+            ]:
+                del self._diagnostics[key]
 
     def has(self, code: str, **details: Any) -> bool:
         """Whether there is a diagnostic of a code with these details."""
         with self._lock:
-            return any(d.code == code and details.items() <= d.details.items() for d in self._kept.values())
+            return any(d.code == code and details.items() <= d.details.items() for d in self._diagnostics.values())
 
     def forget_found(self) -> None:
         """Drop findings about files on disk, before the next search."""
         with self._lock:
             for key in self._found:
-                self._kept.pop(key, None)
+                self._diagnostics.pop(key, None)
             self._found.clear()
 
     def all(self) -> tuple[Diagnostic, ...]:
         """Oldest first."""
         with self._lock:
-            return tuple(self._kept.values())
+            return tuple(self._diagnostics.values())
 
 
 def _key(diagnostic: Diagnostic) -> tuple[str, str, str]:

@@ -71,7 +71,7 @@ class Registry:
     def __init__(self, diagnostics: Diagnostics, changed: Signal, aliases: Mapping[str, str], file: str) -> None:
         self._diagnostics = diagnostics
         self._changed = changed
-        self._given = aliases
+        self._configured_aliases = aliases
         self._file = file
         self._lock = threading.Lock()
         self._by_plugin: dict[str, tuple[tuple[RegistryEntry, ...], Mapping[str, str]]] = {}
@@ -105,7 +105,7 @@ class Registry:
 
     def entries(self) -> Mapping[str, RegistryEntry]:
         """Id → entry, in order of precedence and registration."""
-        return self._known().entries
+        return self._snapshot().entries
 
     def of_plugin(self, plugin: str) -> tuple[RegistryEntry, ...]:
         """The tools of one plugin, clashing ones included."""
@@ -113,12 +113,12 @@ class Registry:
 
     def shadowed(self) -> Mapping[str, str]:
         """``plugin:tool`` that lost a clash → why."""
-        self._known()
+        self._snapshot()
         return self._hidden
 
     def find(self, written: str) -> RegistryEntry | None:
         """The entry of an id as written; None: there is none, or more than one by its folded name."""
-        known = self._known()
+        known = self._snapshot()
         if (entry := known.entries.get(written)) is not None:
             return entry
         if (target := known.target(written)) is not None:  # names of an upstream may have blanks at their end
@@ -146,7 +146,7 @@ class Registry:
         for spelling in spellings(written[:400]):
             if (lost := self._hidden.get(spelling)) is not None:
                 raise ToolNotFound(lost, hint="rename one, or disable the other plugin", nearest=self.suggest(spelling))
-        candidates = self._known().folded.get(fold(written[:400]), ())
+        candidates = self._snapshot().folded.get(fold(written[:400]), ())
         if candidates:
             raise ToolNotFound(
                 f"{written!r} may mean {' or '.join(candidates)}", hint="write the full id", nearest=list(candidates)
@@ -157,7 +157,7 @@ class Registry:
 
     def suggest(self, written: str) -> list[str]:
         """The ids nearest to what was written: by id first, then by the part behind the colon."""
-        ids = self._known().entries
+        ids = self._snapshot().entries
         close = nearest(written, ids)
         if not close:
             locals_ = {split_id(i)[1]: i for i in ids}
@@ -166,26 +166,26 @@ class Registry:
 
     def aliases(self) -> Mapping[str, str]:
         """Alias → the id of a tool."""
-        return self._known().aliases
+        return self._snapshot().aliases
 
     def aliases_of(self, tool_id: str) -> list[str]:
         """Other ids that mean the same tool."""
-        return sorted(a for a, target in self._known().aliases.items() if target == tool_id)
+        return sorted(a for a, target in self._snapshot().aliases.items() if target == tool_id)
 
     def given_aliases(self, tool_id: str) -> tuple[str, ...]:
         """The aliases of a tool in the configuration."""
-        return self._known().given.get(tool_id, ())
+        return self._snapshot().given.get(tool_id, ())
 
     def mismatches(self) -> tuple[Finding, ...]:
         """The aliases in the configuration that cannot be used, and why."""
-        return self._known().mismatches
+        return self._snapshot().mismatches
 
     def _change(self) -> None:
         self._is_stale = True
         self.generation += 1
         self._changed.emit()
 
-    def _known(self) -> _RegistrySnapshot:
+    def _snapshot(self) -> _RegistrySnapshot:
         if self._is_stale:
             with self._lock:
                 if self._is_stale:
@@ -253,7 +253,7 @@ class Registry:
         given: dict[str, list[str]] = {}
         disputed: set[str] = set()
         mismatches: list[Finding] = []
-        for alias, written in self._given.items():
+        for alias, written in self._configured_aliases.items():
             meant = next((i for i in spellings(written) if i in entries), None) or aliases.get(written)
             why = "" if meant is None else self._taken(alias, meant, loose)
             if meant is None or why:

@@ -16,23 +16,23 @@ T = TypeVar("T")
 class Subscribers(Generic[T]):
     """Subscriptions in their order. Safe from several threads."""
 
-    __slots__ = ("_lock", "now")
+    __slots__ = ("_lock", "current")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.now: tuple[T, ...] = ()
+        self.current: tuple[T, ...] = ()
         """All of them; another tuple after each change."""
 
     def add(self, entry: T) -> Callable[[], None]:
         """Add one; returns a function that ends it."""
         with self._lock:
-            self.now += (entry,)
+            self.current += (entry,)
         return lambda: self.drop(lambda one: one is entry)
 
     def drop(self, which: Callable[[T], bool]) -> None:
         """End those that `which` names."""
         with self._lock:
-            self.now = tuple(one for one in self.now if not which(one))
+            self.current = tuple(one for one in self.current if not which(one))
 
 
 class Signal:
@@ -49,5 +49,5 @@ class Signal:
 
     def emit(self) -> None:
         """Call every subscriber."""
-        for callback in self._subscribers.now:
+        for callback in self._subscribers.current:
             callback()

@@ -54,7 +54,7 @@ class ImportWatch:
         self._diagnostics = diagnostics
         self._has_tried = False
 
-    def judge(self, candidate: PluginCandidate) -> None:
+    def check(self, candidate: PluginCandidate) -> None:
         """Probe the import if necessary.
 
         Raises:
@@ -66,7 +66,7 @@ class ImportWatch:
             return
         with self._alone(candidate.name):
             if not self._is_fine(candidate):  # another process may have probed it meanwhile
-                self._settle(candidate)
+                self._probe(candidate)
 
     def look_after(self) -> None:
         """Let the running event loop reap the probe processes once they have ended; does nothing if there are none."""
@@ -84,7 +84,7 @@ class ImportWatch:
 
     def refusal(self, candidate: PluginCandidate) -> Finding | None:
         """Why its import will be refused, according to an earlier probe; runs nothing."""
-        row = self.known(candidate.name)
+        row = self.last_result(candidate.name)
         if (
             row is None
             or row.get("outcome") not in UNSAFE
@@ -95,7 +95,7 @@ class ImportWatch:
         text = f"it is not imported: when that was tried in a process of its own ({row.get('at')}), {row.get('said')}"
         return Finding(ActivationFailed.code, text, _repair(candidate.name))
 
-    def known(self, name: str) -> ImportRow | None:
+    def last_result(self, name: str) -> ImportRow | None:
         """The result of a plugin's last probe: `outcome`, `said`, `at`, `artifact`, `python`."""
         if self._file.signature() != self._read.signature:
             self._read = self._file.read()
@@ -104,14 +104,14 @@ class ImportWatch:
 
     def forget(self, name: str) -> None:
         """Probe it again, on request of the operator."""
-        if self.known(name) is not None:
+        if self.last_result(name) is not None:
             self._change(lambda rows: {n: row for n, row in rows.items() if n != name})
 
     def _is_watched(self, candidate: PluginCandidate) -> bool:
         """Whether its import is probed at all: an isolated one starts its own process and imports nothing here."""
         return self._when != "never" and not candidate.isolated() and candidate.source in ("folder", "entry_point")
 
-    def _settle(self, candidate: PluginCandidate) -> None:
+    def _probe(self, candidate: PluginCandidate) -> None:
         """Probe the import, store the result, and act on it."""
         from tavern_core.review.import_probe import prober  # imported here: most hosts know all their plugins
 
@@ -154,7 +154,7 @@ class ImportWatch:
             ActivationFailed: according to its probe, the host would not survive it.
         """
         is_left_behind = self._left_behind(candidate.name)
-        row = self.known(candidate.name) or {}
+        row = self.last_result(candidate.name) or {}
         outcome = str(row.get("outcome"))
         if outcome in SAFE | UNSAFE and _is_about(row, candidate):
             if outcome in UNSAFE:

@@ -324,7 +324,7 @@ def test_the_published_schema_fits_the_example_of_the_original_and_refuses_wildc
 def test_of_profiles_that_programs_give_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_resolution, "MOST_LENT", 3)
     profiles = profile_resolution.UnresolvedProfiles(ProfileFiles(), Contributions(Signal()))
-    names = [profiles.lend(AgentProfile(name=f"p{number}")) for number in range(5)]
+    names = [profiles.register(AgentProfile(name=f"p{number}")) for number in range(5)]
     assert [profiles.get(name)[0].name for name in names[2:]] == ["p2", "p3", "p4"]
     with pytest.raises(ProfileInvalid):
         profiles.get(names[0])

@@ -56,7 +56,7 @@ class ListReview:
         self._suggestions_left = _MOST_SUGGESTIONS
         self._group_names = [name for name in config.tools.groups if group_key(name) != "plugins"]
         groups = ToolGroups({name: config.tools.groups[name] for name in self._group_names})
-        self.known = SelectorTargets(groups, self._plugins, aliases, host)
+        self.targets = SelectorTargets(groups, self._plugins, aliases, host)
 
     # Computed at the first entry: a host without lists compiles in no time, however many tools it has.
 
@@ -123,7 +123,7 @@ class ListReview:
             else:
                 message = "group:plugins always means every tool of every plugin; this group is not used"
                 yield self._warning(f"tools.groups.{name}", message, "give the group another name")
-        for path in self.known.groups.circles():
+        for path in self.targets.groups.circles():
             message = f"groups name each other in a circle: {' → '.join(path)}; each means all their entries together"
             hint = f"remove 'group:{path[-1]}' from the group {path[-2]!r}"
             yield self._warning(f"tools.groups.{path[0]}", message, hint)
@@ -157,24 +157,24 @@ class ListReview:
         if is_all_plugins(entry):
             return True
         if is_group(entry):
-            return group_of(entry) in self.known.groups
-        return any(self._names_something(reading) for reading in readings(entry, self.known.aliases, wide=wide))
+            return group_of(entry) in self.targets.groups
+        return any(self._names_something(reading) for reading in readings(entry, self.targets.aliases, wide=wide))
 
     def _names_something(self, reading: str) -> bool:
         if "*" not in reading:
             if ":" in reading:
-                return self.known.tool(reading) in self._keys
-            return local_key(reading) in self._by_local or self.known.plugin(reading) in self.known.plugins
-        pattern = self.known.pattern(reading)
+                return self.targets.tool(reading) in self._keys
+            return local_key(reading) in self._by_local or self.targets.plugin(reading) in self.targets.plugins
+        pattern = self.targets.pattern(reading)
         plugin, colon, local = pattern.partition(":")
-        if colon and local == "*" and any(matches(plugin, name) for name in self.known.plugins):
+        if colon and local == "*" and any(matches(plugin, name) for name in self.targets.plugins):
             return True  # the plugin exists; that it has no tools just now is not the list's fault
         texts = (names.written if colon else names.written.partition(":")[2] for names in self._tools)
         return pattern == "*" or any(matches(pattern, text) for text in texts)
 
     def _several(self, entry: str, *, wide: bool) -> list[str]:
         """The ids that a bare local name fits, when they are not all of one plugin."""
-        if "*" in entry or ":" in entry or (not wide and self.known.plugin(entry) in self.known.plugins):
+        if "*" in entry or ":" in entry or (not wide and self.targets.plugin(entry) in self.targets.plugins):
             return []
         ids = self._by_local.get(local_key(entry.strip()), [])
         return ids if len({split_id(tool_id)[0] for tool_id in ids}) > 1 else []

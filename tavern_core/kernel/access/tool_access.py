@@ -135,7 +135,7 @@ class AccessPolicy:
     _callers: tuple[_CallerLists, ...]
     _file: str
     _approval: ApprovalRules
-    _known: SelectorTargets
+    _targets: SelectorTargets
     limits: LimitRules
     pinned: ToolList | None
     """`tools.pin`; None: no list."""
@@ -192,15 +192,15 @@ class AccessPolicy:
     def tool_groups(self, tools: Iterable[ToolSpec]) -> PluginToolGroups:
         """What the groups of lists mean: ``group:plugins``, a plugin's name, the named ones; names are normalised."""
         groups = {
-            name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], self._known, wide=False)
-            for name in self._known.groups
+            name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], self._targets, wide=False)
+            for name in self._targets.groups
         }
         everything: list[str] = []
         by_plugin: dict[str, list[str]] = {}
         named: dict[str, list[str]] = {name: [] for name in groups}
         for tool in tools:
             names, name = ToolNames.of(tool), normalize_tool_name(tool.id)
-            if names.plugin not in self._known.host:
+            if names.plugin not in self._targets.host:
                 everything.append(name)
                 by_plugin.setdefault((tool.plugin or split_id(tool.id)[0]).lower(), []).append(name)
             for group, entries in groups.items():
@@ -242,7 +242,7 @@ def compile_access(
     """
     tools, callers = config.tools, config.callers
     review = ListReview(config, known_tools, known_plugins, aliases or {}, file, host)
-    known = review.known
+    known = review.targets
     return AccessPolicy(
         ToolList.compile("tools.allow", tools.allow, known, wide=False),
         None if tools.only is None else ToolList.compile("tools.only", tools.only, known, wide=False),

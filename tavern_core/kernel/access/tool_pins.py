@@ -105,7 +105,7 @@ class ToolPins:
             return
         if (before := _renamed_from(now, pins, known)) is not None:
             raise _quarantined(tool.id, f"it is {before} under another name", differences(pins[before], now))
-        self._keep({tool.id: now})
+        self._store({tool.id: now})
 
     def changed(self, tools: Iterable[ToolSpec]) -> set[str]:
         """The ids of those that are not as they were reviewed."""
@@ -119,7 +119,7 @@ class ToolPins:
 
     def pin(self, tools: Iterable[ToolSpec]) -> None:
         """Take these definitions as reviewed. Raises StateDamaged."""
-        self._keep({tool.id: definition(tool) for tool in tools})
+        self._store({tool.id: definition(tool) for tool in tools})
 
     def unpin(self, tools: Iterable[str]) -> None:
         """Forget pins.
@@ -171,7 +171,7 @@ class ToolPins:
                 self._on_damage(self._damage)
         return self._pins
 
-    def _keep(self, pins: dict[str, dict[str, Any]]) -> None:
+    def _store(self, pins: dict[str, dict[str, Any]]) -> None:
         self._file.change(lambda values: {**values, **pins})
         self._signature = None
 

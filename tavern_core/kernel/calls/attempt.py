@@ -89,7 +89,7 @@ def accept(plan: CallPlan, call: RunningCall, value: Any, limits: CallLimits, se
         raise timed_out(call, stopped=False, outcome="done")
     call.stage, kind = plan.answers.stage, type(value)
     trace = (plan.id, call.number, call.started, now - call.clock, series)
-    if kind in plan.answers.sure and (kind is not int or value.bit_length() < SMALL_BITS):
+    if kind in plan.answers.accepted_types and (kind is not int or value.bit_length() < SMALL_BITS):
         result = success(value, trace)
         return mark_sources(call, result) if call.reads else result
     if limits.keep_raw:

@@ -44,7 +44,7 @@ class CallPreview:
         asked = call.call = replace(asked, arguments=call.values or {})
         call.stage = "check_call"
         requested = required_approval(
-            plan, call, await self.hooks.judge(plan.hooks.gates, asked, plan.hooks.shown, mode)
+            plan, call, await self.hooks.call_gates(plan.hooks.gates, asked, plan.hooks.tool_snapshot, mode)
         )
         if (rule := plan.admission.approval) is not None:
             check_rule(plan, rule)
@@ -114,7 +114,7 @@ class CallPreview:
             call.values = known if plan.arguments.fill is None else plan.arguments.fill(known)
             asked = tool_call(plan, call, context, self.series)
             requested = required_approval(
-                plan, call, await self.hooks.judge(own_gates(plan), asked, plan.hooks.shown, mode)
+                plan, call, await self.hooks.call_gates(own_gates(plan), asked, plan.hooks.tool_snapshot, mode)
             )
             self._check_approval(plan, asked, requested)
         except CallError as error:

@@ -117,10 +117,10 @@ class Compiler:
         if entry.factory is not None:
             return await self._factory_plan(entry, record, context or self._specs.default)
         if (spec := await self._specs.specify(entry, self._mode)) is None:
-            raise PolicyDenied(f"{entry.id} was left out: {self._specs.look().specs.get(entry.id)}")
+            raise PolicyDenied(f"{entry.id} was left out: {self._specs.current().specs.get(entry.id)}")
         await self._provide_executor(spec)
         is_moving = spec.kind == "workflow" and entry.id.startswith("workflow:")
-        plans = self._specs.look().moving if is_moving else self._specs.plans
+        plans = self._specs.current().moving if is_moving else self._specs.plans
         plan = plans.get(entry.id)
         if plan is None and is_moving:
             plan = plans[entry.id] = self._compile(spec, record, is_kept=True)
@@ -129,7 +129,7 @@ class Compiler:
             plan = self._compile(spec, record, is_kept=True)
             # Other spellings are found as quickly from now on, up to a limit: callers may invent spellings.
             few = isinstance(written, str) and len(self._specs.plans) < MOST_SPELLINGS
-            self._specs.keep(plan, {entry.id, written} if few else {entry.id}, state)
+            self._specs.cache_plan(plan, {entry.id, written} if few else {entry.id}, state)
         return plan
 
     async def _find_inner(self, inner: InternalOperation) -> CallPlan:
@@ -355,7 +355,7 @@ class Compiler:
         return ""
 
     async def _factory_plan(self, entry: RegistryEntry, record: PluginRecord, context: CallContext) -> CallPlan:
-        spec = await self._specs.made(entry, record, context, self._mode)
+        spec = await self._specs.made_for(entry, record, context, self._mode)
         if spec is None:
             raise ToolNotFound(
                 f"{entry.id} does not exist for this caller: its factory made no tool of this name",

@@ -218,7 +218,7 @@ class Pipeline:
                 if runner.is_awaited:
                     value = await value
                 kind = type(value)
-                is_sure = kind in plan.answers.sure and (kind is not int or value.bit_length() < SMALL_BITS)
+                is_sure = kind in plan.answers.accepted_types and (kind is not int or value.bit_length() < SMALL_BITS)
                 if is_sure and not is_timed and call.reads is None:  # nothing more to check, as for most answers
                     call.stage = plan.answers.stage
                     trace = (plan.id, number, call.started, perf_counter() - call.clock, self.series)
@@ -370,7 +370,9 @@ class Pipeline:
         assert call.call is not None
         call.stage, call.changes = "before_execute", []
         call.caller_values = call.values
-        call.call = await self.hooks.change_call(plan.hooks.before, call.call, plan.hooks.shown, mode, call.changes)
+        call.call = await self.hooks.change_call(
+            plan.hooks.before, call.call, plan.hooks.tool_snapshot, mode, call.changes
+        )
         take_changed(plan, call, call.call.arguments, self.limits.argument_bytes)
 
     async def _check_gates(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
@@ -382,7 +384,9 @@ class Pipeline:
         assert call.call is not None
         call.stage = "check_call"
         requested = (
-            await self.hooks.judge(plan.hooks.gates, call.call, plan.hooks.shown, mode) if plan.hooks.gates else None
+            await self.hooks.call_gates(plan.hooks.gates, call.call, plan.hooks.tool_snapshot, mode)
+            if plan.hooks.gates
+            else None
         )
         if plan.is_judged_after_reading:
             call.stage = "after_untrusted"
@@ -434,7 +438,7 @@ class Pipeline:
             call.used_up = (used_up,)
         # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.
         await self.compiler.still_holds(plan, asked.context)
-        await self.hooks.judge(own_gates(plan), asked, plan.hooks.shown, mode)
+        await self.hooks.call_gates(own_gates(plan), asked, plan.hooks.tool_snapshot, mode)
         if plan.bounds.seconds is not None:
             ends.append(perf_counter() + plan.bounds.seconds)
         return min(ends, default=None)

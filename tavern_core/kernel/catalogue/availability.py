@@ -69,7 +69,7 @@ class Availability:
     def __init__(self, inventories: Inventories) -> None:
         self._specs = specs = inventories.specs
         self._namespaces = inventories.namespaces
-        self._profiles = inventories.now
+        self._profiles = inventories.resolved_sync
         self._wait = specs.base.portal.run
 
     def why(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> AvailabilityReason:
@@ -82,7 +82,7 @@ class Availability:
         record = self._specs.lifecycle.records[entry.plugin]
         spec = self._specs.of(entry)
         if spec is None:
-            reason = self._specs.look().specs.get(entry.id)
+            reason = self._specs.current().specs.get(entry.id)
             return AvailabilityReason(
                 entry.id, False, str(reason), f"tavern plugins disable {entry.plugin}", entry.plugin
             )
@@ -148,7 +148,7 @@ class Availability:
         prefix = split_id(canonical(tool))[0].strip()
         if self._namespaces.inactive({prefix}):
             self._wait(self._namespaces.wake({prefix}))
-        found = self._namespaces.known(tool)
+        found = self._namespaces.find_sync(tool)
         return None if found is None else (*found, f"known to the namespace {prefix!r} of {found[1].name}")
 
     def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> AvailabilityReason | None:

@@ -49,7 +49,7 @@ class Runner:
     """Whether `execute` returns an awaitable instead of the value."""
     preview: Execute | None
     """``preview(running_call, mode)`` shows what the tool would do, if it can."""
-    way: str
+    description: str
     """How it is run, in words: for people who read the plan."""
 
 
@@ -76,7 +76,7 @@ class AnswerRules:
 
     validator: Validator | None
     """None: the tool has no output schema."""
-    sure: frozenset[type]
+    accepted_types: frozenset[type]
     """Types of answers that are plain JSON already, and of which the output schema accepts every value."""
     is_annotated: bool
     """Whether the output schema is the function's return annotation, and not written for the answer."""
@@ -105,7 +105,7 @@ class AnswerRules:
 class PlanHooks:
     """The hooks for the calls of one tool."""
 
-    shown: ToolSnapshot
+    tool_snapshot: ToolSnapshot
     """The tool as hooks see it."""
     before: tuple[HookImplementation, ...]
     gates: tuple[HookImplementation, ...]
@@ -291,7 +291,7 @@ def _steps(plan: CallPlan) -> Iterator[PlanStep]:
     if plan.is_recorded:
         yield PlanStep("record_call", "writes TOOL_CALLED", _plugins(plan.hooks.events))
     yield from plan.bounds.steps
-    yield PlanStep("execute", plan.runner.way, own)
+    yield PlanStep("execute", plan.runner.description, own)
     yield from _steps_of_answer(plan)
 
 

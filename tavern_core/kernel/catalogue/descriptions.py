@@ -28,10 +28,10 @@ class Descriptions:
     def __init__(self, tools: Tools, specs: ToolSpecs, inventories: Inventories) -> None:
         self._tools = tools
         self._specs = specs
-        self._profiles = inventories.now
+        self._profiles = inventories.resolved_sync
         self._config = specs.base.config
         self._diagnostics = specs.base.diagnostics
-        self._made: dict[str, None] = {}
+        self._unregistered_ids: dict[str, None] = {}
         """Ids of described tools that are not registered: from namespaces, and from factories for one caller."""
 
     def tool_schema(self, tool: str | ToolSpec, dialect: str) -> dict[str, Any]:
@@ -42,8 +42,8 @@ class Descriptions:
                 f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS)
             )
         spec = tool if isinstance(tool, ToolSpec) else self._tools[tool]
-        if spec.id not in self._tools and len(self._made) < MOST_MADE:
-            self._made[spec.id] = None
+        if spec.id not in self._tools and len(self._unregistered_ids) < MOST_MADE:
+            self._unregistered_ids[spec.id] = None
         return export_for_model(spec, dialect)
 
     def tool_id(self, wire_name: str) -> str:
@@ -51,7 +51,7 @@ class Descriptions:
 
         if not isinstance(wire_name, str):
             raise ToolNotFound(f"a wire name is text, got {type(wire_name).__name__}")
-        names = WireNames(dict.fromkeys((*self._tools.known_ids(), *UNLISTED_TOOLS, *self._made)))
+        names = WireNames(dict.fromkeys((*self._tools.known_ids(), *UNLISTED_TOOLS, *self._unregistered_ids)))
         found = names.tool_id(wire_name)
         if found is None:
             raise ToolNotFound(

@@ -43,7 +43,7 @@ class Namespaces:
         self._calls = tables.calls
         self.inline = base.inline
         self._rest_s = base.config.limits.hook_rest_ms / 1000
-        self._resting: dict[str, tuple[Any, float]] = {}
+        self._paused: dict[str, tuple[Any, float]] = {}
         """Prefix → a resolver that hung, and until when it is not called (monotonic clock)."""
 
     def inactive(self, prefixes: Collection[str]) -> list[str]:
@@ -73,7 +73,7 @@ class Namespaces:
         resolver, owner = self._contributions.get("namespaces", prefix), self._contributions.owner("namespaces", prefix)
         if resolver is None or owner is None:
             return None
-        answer = await self._asked(prefix, owner, resolver, resolver.resolve, local, mode=mode)
+        answer = await self._call_resolver(prefix, owner, resolver, resolver.resolve, local, mode=mode)
         if answer is None:
             return None
         try:
@@ -83,7 +83,7 @@ class Namespaces:
         spec = await self._specs.decorated(spec, RegistryEntry(spec.id, owner, spec, optional=spec.optional), mode)
         return spec, self._specs.lifecycle.records[owner]
 
-    def known(self, written: str) -> tuple[ToolSpec, PluginRecord] | None:
+    def find_sync(self, written: str) -> tuple[ToolSpec, PluginRecord] | None:
         """`find` for sync code, among active plugins. Raises as `find`."""
         return step_by_hand(self.find(written, self.inline))
 
@@ -100,20 +100,22 @@ class Namespaces:
             return [name for name in islice(found, MOST_NAMES) if isinstance(name, str)]
 
         return (
-            [] if resolver is None or owner is None else await self._asked(prefix, owner, resolver, listed, mode=mode)
+            []
+            if resolver is None or owner is None
+            else await self._call_resolver(prefix, owner, resolver, listed, mode=mode)
         )
 
-    async def _asked(
+    async def _call_resolver(
         self, prefix: str, owner: str, resolver: NamespaceResolver, function: Any, *args: Any, mode: ExecutionMode
     ) -> Any:
-        kept, until = self._resting.get(prefix, (None, 0.0))
+        kept, until = self._paused.get(prefix, (None, 0.0))
         if kept is resolver and time.monotonic() < until:
             raise self._failure(prefix, owner, "took too long and is left alone for a while")
         try:
             return await self._calls.work("it", function, *args, mode=mode)
         except Exception as error:
             if isinstance(error, TimeoutError):
-                self._resting[prefix] = resolver, time.monotonic() + self._rest_s
+                self._paused[prefix] = resolver, time.monotonic() + self._rest_s
             raise self._failure(prefix, owner, f"failed with {printed(error):.300}") from error
 
     def _failure(self, prefix: str, owner: str, why: str, hint: str = "") -> UpstreamError:
@@ -132,7 +134,7 @@ class SyncNamespaceResolver:
     _prefix: str
 
     def resolve(self, local: str, /) -> ToolSpec | None:
-        found = self._all.known(f"{self._prefix}:{local}")
+        found = self._all.find_sync(f"{self._prefix}:{local}")
         return None if found is None else found[0]
 
     def names(self) -> list[str]:

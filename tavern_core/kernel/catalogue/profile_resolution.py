@@ -37,9 +37,9 @@ class UnresolvedProfiles:
     def __init__(self, files: ProfileFiles, contributions: Contributions) -> None:
         self._files = files
         self._contributions = contributions
-        self._lent: dict[str, tuple[AgentProfile, tuple[Finding, ...]]] = {}
+        self._registered: dict[str, tuple[AgentProfile, tuple[Finding, ...]]] = {}
 
-    def lend(self, profile: AgentProfile, findings: tuple[Finding, ...] = ()) -> str:
+    def register(self, profile: AgentProfile, findings: tuple[Finding, ...] = ()) -> str:
         """Register a profile of the program for contexts, which refer to profiles by name; return that name.
 
         The name is a digest of the content: the same in every process, and different for every other profile.
@@ -58,9 +58,9 @@ class UnresolvedProfiles:
             ) from error
         digest = hashlib.sha256(written.encode("utf-8", "backslashreplace")).hexdigest()[:12]
         name = f"{profile.name}@{digest}"
-        self._lent.setdefault(name, (profile, findings))
-        if len(self._lent) > MOST_LENT:
-            self._lent.pop(next(iter(self._lent)), None)
+        self._registered.setdefault(name, (profile, findings))
+        if len(self._registered) > MOST_LENT:
+            self._registered.pop(next(iter(self._registered)), None)
         return name
 
     def get(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
@@ -91,7 +91,7 @@ class UnresolvedProfiles:
                 f"a profile is a name, the path of an agent_profile.json or a mapping, got {type(given).__name__}",
                 hint='for example {"tool_ids_inventory": ["text:count"]}',
             )
-        if (lent := self._lent.get(given)) is not None:
+        if (lent := self._registered.get(given)) is not None:
             return lent
         known = self._files.names()
         contributed = self._contributions.get("profiles", given)
@@ -109,7 +109,9 @@ class UnresolvedProfiles:
     def has(self, name: str) -> bool:
         """Whether a profile with this name exists now."""
         return (
-            name in self._lent or name in self._files.names() or self._contributions.get("profiles", name) is not None
+            name in self._registered
+            or name in self._files.names()
+            or self._contributions.get("profiles", name) is not None
         )
 
     def capabilities(self, given: ProfileLike) -> frozenset[str] | None:
@@ -142,23 +144,23 @@ class Inventories:
             ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
             UsageError: it is not a profile (USAGE).
         """
-        if (kept := self._kept(given)) is not None:
+        if (kept := self._cached(given)) is not None:
             return kept
         if asyncio._get_running_loop() is None:
             return self._base.portal.run(self._prepared(given))
         return await self._prepared(given)
 
-    def now(self, given: ProfileLike) -> Profile:
+    def resolved_sync(self, given: ProfileLike) -> Profile:
         """`resolved` for sync code; possible in a running event loop if everything is active. Raises as `resolved`."""
         self.specs.catch_up()
-        if (kept := self._kept(given)) is not None:
+        if (kept := self._cached(given)) is not None:
             return kept
-        return self._base.portal.run(self._prepared(given)) if self._asleep(given) else self._resolve(given)
+        return self._base.portal.run(self._prepared(given)) if self._inactive_plugins(given) else self._resolve(given)
 
     async def _prepared(self, given: ProfileLike) -> Profile:
         failed: PluginError | None = None
         for _ in range(2):  # one plugin contributes the profile, others its namespaces
-            for name in self._asleep(given):
+            for name in self._inactive_plugins(given):
                 try:
                     await self._lifecycle.activate(name)
                 except PluginError as error:
@@ -171,7 +173,7 @@ class Inventories:
             return self._resolve(given)
         return await self._base.mode.blocking(self._resolve, given, seconds=None, owner=("core", "profiles"))  # type: ignore[no-any-return]  # resolvers may take a while
 
-    def _kept(self, given: ProfileLike) -> Profile | None:
+    def _cached(self, given: ProfileLike) -> Profile | None:
         """The resolved profile, if nothing has changed since."""
         if not isinstance(given, str | PathLike) or str(given) not in self._resolved:
             return None
@@ -197,7 +199,7 @@ class Inventories:
         """A value that changes with the tools, with the reasons of missing tools, and with the profile."""
         return self._registry.generation, self._contributions.generation, self.specs.state, id(written)
 
-    def _asleep(self, given: ProfileLike) -> list[str]:
+    def _inactive_plugins(self, given: ProfileLike) -> list[str]:
         """The plugins to activate before a profile can be resolved, as far as known."""
         records = [r for r in self._lifecycle.records.values() if r.can_start and _brings_profiles(r)]
         if not records:

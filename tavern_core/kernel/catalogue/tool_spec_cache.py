@@ -76,7 +76,7 @@ class ToolSpecs:
         self._changes = 0
         self.plans: dict[str, CallPlan] = {}
         """Written id → compiled plan, for the current state; cleared by each change."""
-        self._seen = CachedSpecs((-1, -1, -1))
+        self._cache = CachedSpecs((-1, -1, -1))
         self._index: ToolIndex | None = None
         base.signals.tools.subscribe(self.changed)
 
@@ -102,7 +102,7 @@ class ToolSpecs:
             self._changes += 1
             self.plans.clear()
 
-    def keep(self, plan: CallPlan, ids: Iterable[str], state: int) -> None:
+    def cache_plan(self, plan: CallPlan, ids: Iterable[str], state: int) -> None:
         """Cache a compiled plan under `ids`, unless anything has changed since `state`."""
         with self._lock:
             if state == self._changes:
@@ -113,21 +113,21 @@ class ToolSpecs:
         """A number that differs after each change."""
         return self._changes
 
-    def look(self) -> CachedSpecs:
+    def current(self) -> CachedSpecs:
         """The cache for the current state; empty after a change."""
         stamp = (self.registry.generation, self.hooks.generation, self._changes)
-        if self._seen.stamp != stamp:
+        if self._cache.stamp != stamp:
             with self._lock:
-                if self._seen.stamp != stamp:
-                    self._seen = CachedSpecs(stamp)
-        return self._seen
+                if self._cache.stamp != stamp:
+                    self._cache = CachedSpecs(stamp)
+        return self._cache
 
     def of(self, entry: RegistryEntry) -> ToolSpec | None:
         return step_by_hand(self.specify(entry, self._inline))
 
     async def specify(self, entry: RegistryEntry, mode: ExecutionMode) -> ToolSpec | None:
         """The tool of an entry after `tavern_before_register_tool`; None: a hook hides it."""
-        seen = self.look()
+        seen = self.current()
         known = seen.specs.get(entry.id)
         if known is None:
             try:
@@ -177,7 +177,7 @@ class ToolSpecs:
             if impl.plugin == entry.plugin:
                 continue
             try:
-                answer = await self._calls.ask(impl, {"tool": copy_for_plugin(spec), "owner": entry.plugin}, mode)
+                answer = await self._calls.call_one(impl, {"tool": copy_for_plugin(spec), "owner": entry.plugin}, mode)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 answer = Deny(f"it failed with {printed(error)}")
             if answer is None:
@@ -196,7 +196,7 @@ class ToolSpecs:
             raise PolicyDenied(text, plugin=impl.plugin)
         return spec
 
-    async def made(
+    async def made_for(
         self, entry: RegistryEntry, record: PluginRecord, context: CallContext, mode: ExecutionMode
     ) -> ToolSpec | None:
         """The tool that a factory makes for this caller."""
@@ -232,7 +232,7 @@ class ToolSpecs:
         if entry is None or entry.factory is None:
             return spec
         record = self.lifecycle.records[entry.plugin]
-        made = step_by_hand(self.made(entry, record, caller, self._inline))
+        made = step_by_hand(self.made_for(entry, record, caller, self._inline))
         return None if made is None else step_by_hand(self.decorated(made, entry, self._inline))
 
     async def made_openly(self, record: PluginRecord, context: CallContext, mode: ExecutionMode) -> list[ToolSpec]:
@@ -260,7 +260,7 @@ class ToolSpecs:
         return [spec for r in records for spec in step_by_hand(self.made_openly(r, caller, self._inline))]
 
     def policy(self) -> AccessPolicy:
-        seen = self.look()
+        seen = self.current()
         if seen.policy is None:
             entries = self.registry.entries()
             aliases = self.registry.aliases() if self._config_has_lists() else {}
@@ -313,7 +313,7 @@ class ToolSpecs:
 
     def index(self) -> ToolIndex:
         """All tools, searchable. Kept across states: only changed tools are indexed again."""
-        seen = self.look()
+        seen = self.current()
         if self._index is None:
             from tavern_core.kernel.catalogue.search import ToolIndex
 
@@ -330,7 +330,7 @@ class ToolSpecs:
         return [spec for spec in found if spec is not None]
 
     def visible_to_host(self) -> tuple[ToolSpec, ...]:
-        seen = self.look()
+        seen = self.current()
         entries = self.registry.entries()
         if seen.listed is None:
             policy = self.policy()

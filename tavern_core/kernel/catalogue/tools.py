@@ -209,7 +209,7 @@ class Tools:
             if not isinstance(value, str) and (value is not None or name == "query"):
                 raise UsageError(f"search({name}=...) takes text, got {type(value).__name__}")
         shown = self.list(profile, context=context)
-        seen = self._specs.look()
+        seen = self._specs.current()
         visible = seen.by_id if shown is seen.listed else {spec.id: spec for spec in shown}
         found = self._specs.index().search(query, capability=capability, tag=tag, limit=limit, among=visible)
         if shown is not seen.listed and (made := visible.keys() - self._registry.entries().keys()):
@@ -301,7 +301,7 @@ class Tools:
     def version(self) -> tuple[int, int, int]:
         """A value that differs after each change of tools, plugins, hooks, lists or grants."""
         self._specs.catch_up()
-        return self._specs.look().stamp
+        return self._specs.current().stamp
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback()` after each change of `version`, on the thread that makes it, until the result is called."""
@@ -324,7 +324,7 @@ class Tools:
         try:
             entry = self._resolved(tool)
         except ToolNotFound:
-            if isinstance(tool, str) and (found := self._namespaces.known(tool)) is not None:
+            if isinstance(tool, str) and (found := self._namespaces.find_sync(tool)) is not None:
                 return found[0]
             raise
         return self._specs.of(entry) or self._specs.placeholder(entry)

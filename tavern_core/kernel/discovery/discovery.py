@@ -265,7 +265,7 @@ class _DiscoveryRun:
 
             refused = refuse_entry(candidate, place)
             if row is None or row.findings != refused.findings:
-                self._keep(refused)
+                self._store_row(refused)
             return refused
         folder = place.folder if place.prefix else self._real(place.folder)
         if row is not None and (row.folder, row.prefix) == (folder, place.prefix) and row.is_current():
@@ -292,10 +292,10 @@ class _DiscoveryRun:
             row = unreadable(candidate, folder, prefix, error)
         if old is not None and (old.folder, old.prefix) == (folder, prefix):
             row.details.put(CODE, old.details.get(CODE))  # checked by the files' own times on use
-        self._keep(row)
+        self._store_row(row)
         return row
 
-    def _keep(self, row: IndexedPlugin) -> None:
+    def _store_row(self, row: IndexedPlugin) -> None:
         self._index.rows[row.key] = row
         self._index.is_changed = True
 

@@ -69,9 +69,9 @@ class HookCalls:
             except HookPaused:
                 continue
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-                self._note(impl, error, "no other code was affected")
+                self._report_failure(impl, error, "no other code was affected")
 
-    async def ask(self, impl: HookImplementation, values: Mapping[str, Any], mode: ExecutionMode) -> Any:
+    async def call_one(self, impl: HookImplementation, values: Mapping[str, Any], mode: ExecutionMode) -> Any:
         """Call one implementation and let its error through; TimeLimit becomes a TimeoutError that names it."""
         try:
             return await self._run(impl, values, mode)
@@ -188,7 +188,7 @@ class HookCalls:
             quarantinedUntil=rest.until,
         )
 
-    def _note(self, impl: HookImplementation, error: Exception, consequence: str) -> None:
+    def _report_failure(self, impl: HookImplementation, error: Exception, consequence: str) -> None:
         what = (
             f"took longer than {self._seconds:g} s (limits.hookTimeoutMs)"
             if isinstance(error, TimeLimit)
@@ -234,7 +234,7 @@ class HookCalls:
                 call = changed
         return call
 
-    async def judge(
+    async def call_gates(
         self, implementations: Iterable[HookImplementation], call: ToolCall, tool: ToolSnapshot, mode: ExecutionMode
     ) -> RequestedApproval | None:
         """Call every gate; a denial is final and wins over a request for approval.
@@ -286,12 +286,12 @@ class HookCalls:
             except HookPaused:
                 continue
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                self._note(impl, error, "its change was dropped")
+                self._report_failure(impl, error, "its change was dropped")
                 continue
             if isinstance(answer, Deny):
                 answer = _withheld(impl, call, result, answer)
             if answer is not None and (why := _why_not(answer, result, fits)):
-                self._note(impl, ValueError(why), "its change was dropped")
+                self._report_failure(impl, ValueError(why), "its change was dropped")
                 continue
             if impl.timing.is_watched:
                 self.quarantine.worked(impl)

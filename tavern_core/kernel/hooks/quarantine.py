@@ -62,7 +62,7 @@ class HookQuarantine:
             HookPaused: it rests after failures.
         """
         timing = impl.timing
-        if self._failures and (row := self._resting(impl)) != timing.rest:  # another process began or ended it
+        if self._failures and (row := self._recorded_pause(impl)) != timing.rest:  # another process began or ended it
             if row is None and timing.rest is not None:
                 self._end(timing.rest)
             timing.rest, timing.failed_in_a_row = row, 0 if row is None else self._failures - 1
@@ -112,9 +112,9 @@ class HookQuarantine:
             timing.rest = row
             self._report(row)
 
-    def _resting(self, impl: HookImplementation) -> RestingHook | None:
+    def _recorded_pause(self, impl: HookImplementation) -> RestingHook | None:
         """The last quarantine of this hook that any process has recorded, also one that is over."""
-        row = self._known().get(_key(impl))
+        row = self._recorded_pauses().get(_key(impl))
         return row if row is not None and row.until else None
 
     def _end(self, rest: RestingHook) -> None:
@@ -131,14 +131,16 @@ class HookQuarantine:
 
     def of(self, plugin: str) -> tuple[RestingHook, ...]:
         """What rests of one plugin now, in any process that shares the state folder."""
-        return tuple(r for r in self._known().values() if r.plugin == plugin and time.time() < _seconds(r.until))
+        return tuple(
+            r for r in self._recorded_pauses().values() if r.plugin == plugin and time.time() < _seconds(r.until)
+        )
 
     def forget(self, plugin: str) -> None:
         """The operator says that a plugin is to be tried again: it was reloaded or enabled."""
-        if any(row.plugin == plugin for row in self._known().values()):
+        if any(row.plugin == plugin for row in self._recorded_pauses().values()):
             self._forget(lambda at, row: row.plugin == plugin)
 
-    def _known(self) -> Mapping[str, RestingHook]:
+    def _recorded_pauses(self) -> Mapping[str, RestingHook]:
         """The content of the file; read again after it was replaced."""
         with self._lock:
             if self._file.signature() != self._seen:

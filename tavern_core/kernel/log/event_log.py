@@ -96,7 +96,7 @@ class EventLog:
         self._fsync = fsync
         self._max_bytes = max_bytes
         self._lock_seconds = lock_seconds
-        self._known = known_secrets or KnownSecrets()
+        self._known_secrets = known_secrets or KnownSecrets()
         self._on_finding = on_finding
         self._thread = threading.Lock()
         self._findings: list[Finding] = []
@@ -107,8 +107,8 @@ class EventLog:
         self._size = 0
         self._seq = 0
         self._hash = GENESIS
-        self._looked = -math.inf
-        self._kept = ""
+        self._checked_at = -math.inf
+        self._renamed_to = ""
         _all_logs.add(self)
 
     @property
@@ -141,7 +141,9 @@ class EventLog:
                 try:
                     line, digest = encode_members(kind, time, own, call_id, plugin, self._seq + 1, self._hash)
                     self._write(
-                        line, digest, None if not self._known.needles else _event_of(kind, time, own, call_id, plugin)
+                        line,
+                        digest,
+                        None if not self._known_secrets.needles else _event_of(kind, time, own, call_id, plugin),
                     )
                 finally:
                     if self._descriptor >= 0:
@@ -190,10 +192,10 @@ class EventLog:
             if descriptor < 0 or not file_lock.take_at_once(descriptor):
                 return False
             if os.lseek(descriptor, 0, os.SEEK_END) == self._size:
-                if self._seq % _LOOK_EVERY and 0 <= time - self._looked < _LONGEST_UNSEEN:
+                if self._seq % _LOOK_EVERY and 0 <= time - self._checked_at < _LONGEST_UNSEEN:
                     return True
                 if os.stat(self._path).st_ino == self._inode:  # noqa: PTH116 - a Path costs as much as the call
-                    self._looked = time
+                    self._checked_at = time
                     return True
             file_lock.release(descriptor)
         except OSError:
@@ -241,9 +243,9 @@ class EventLog:
     def _write(self, line: bytes, digest: str, event: Event | None, *, rotates: bool = True) -> int:
         seq = self._seq + 1
         if event is not None:
-            for secret in self._known.needles:  # the last net: events are redacted before they come here
+            for secret in self._known_secrets.needles:  # the last net: events are redacted before they come here
                 if secret in line:
-                    line, digest = encode(_without_secrets(event, self._known), seq, self._hash)
+                    line, digest = encode(_without_secrets(event, self._known_secrets), seq, self._hash)
                     break
         renamed = self._rename(seq) if rotates and self._size + len(line) >= self._max_bytes else None
         try:
@@ -322,7 +324,7 @@ class EventLog:
             if not fresh and not tail.is_clean:
                 fresh, tail = True, read_tail(self._descriptor, 0, size)
             if tail.is_hopeless:
-                self._kept = keep_aside(self.path).name
+                self._renamed_to = keep_aside(self.path).name
                 return False
             cut = self._cut(self._descriptor, tail)
             self._size = tail.end
@@ -334,16 +336,24 @@ class EventLog:
             self._seq, self._hash = tail.last.seq, tail.last.hash
         for repair in filter(None, (cut_before, cut)):
             name, count = repair
-            self._say(LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, stored in {name}", keptIn=name)
-        if self._kept:
-            self._say(LOG_REPAIRED, f"a file without a readable record was renamed to {self._kept}", keptIn=self._kept)
-            self._kept = ""
+            self._report_and_log(
+                LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, stored in {name}", keptIn=name
+            )
+        if self._renamed_to:
+            self._report_and_log(
+                LOG_REPAIRED,
+                f"a file without a readable record was renamed to {self._renamed_to}",
+                keptIn=self._renamed_to,
+            )
+            self._renamed_to = ""
         if missing:
-            self._say(LOG_DAMAGED, f"the records {missing[0]} to {missing[1]} are missing at the end", missing=missing)
+            self._report_and_log(
+                LOG_DAMAGED, f"the records {missing[0]} to {missing[1]} are missing at the end", missing=missing
+            )
         if tail.damaged:
             first, last = tail.damaged[0], tail.damaged[-1]
             text = f"corrupt lines:  {len(tail.damaged)}, the first at byte {first}"
-            self._say(LOG_DAMAGED, text, lines=len(tail.damaged), between=[first, last])
+            self._report_and_log(LOG_DAMAGED, text, lines=len(tail.damaged), between=[first, last])
         return True
 
     def _cut(self, descriptor: int, tail: LogTail) -> tuple[str, int] | None:
@@ -390,7 +400,7 @@ class EventLog:
         self._seq, self._hash = anchor.seq, anchor.hash
         return (used + 1, anchor.seq) if anchor.seq > used else ()
 
-    def _say(self, kind: str, message: str, **data: Any) -> None:
+    def _report_and_log(self, kind: str, message: str, **data: Any) -> None:
         self._report(message)
         event = Event(kind, time.time(), {"message": message, **data})
         self._write(*encode(event, self._seq + 1, self._hash), event, rotates=False)  # the record to come follows in it

@@ -70,7 +70,7 @@ class Recorder:
     @property
     def is_on(self) -> bool:
         """True if there are subscribers."""
-        return self._log is not None or bool(self._subscribers.now)
+        return self._log is not None or bool(self._subscribers.current)
 
     def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:
         """Call `callback(event)` for each event (of the given types); returns a function that ends it.
@@ -101,7 +101,7 @@ class Recorder:
         if (
             wanted
             or changes
-            or self._subscribers.now
+            or self._subscribers.current
             or self._log is None
             or (own := self._called_members(call, redact)) is None
         ):
@@ -110,7 +110,7 @@ class Recorder:
             event = event_of(TOOL_CALLED, time.time(), data, call.id, plugin)
             kept = self.emit(event)
         else:
-            kept = self._keep(self._log.append_members, TOOL_CALLED, time.time(), own, f'"{call.id}"', plugin)
+            kept = self._write_log(self._log.append_members, TOOL_CALLED, time.time(), own, f'"{call.id}"', plugin)
         if not kept and self._required:
             raise PolicyDenied(
                 f"{call.tool} was refused: the call cannot be recorded and audit.required is set",
@@ -149,10 +149,10 @@ class Recorder:
             is_recorded: another record already says who called what; else this one does.
             changes: changes by plugins that no other record reports.
         """
-        if is_recorded and not (wanted or changes or self._subscribers.now) and self._log is not None:
+        if is_recorded and not (wanted or changes or self._subscribers.current) and self._log is not None:
             own = self._finished_members(call, result, redact)
             if own is not None:
-                self._keep(self._log.append_members, TOOL_RESULT, time.time(), own, f'"{call.id}"', plugin)
+                self._write_log(self._log.append_members, TOOL_RESULT, time.time(), own, f'"{call.id}"', plugin)
                 return None
         data: dict[str, Any] = {"tool": call.tool} if is_recorded else self._about(call, redact)
         data["ok"] = result.ok
@@ -262,7 +262,7 @@ class Recorder:
 
     def show(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> None:
         """An event for subscribers alone: there are too many of its kind for the log."""
-        if self._subscribers.now:
+        if self._subscribers.current:
             event = Event(type_, time.time(), data, call_id, plugin)
             object.__setattr__(event, "seq", next(self._numbers))
             self._call(event)
@@ -270,13 +270,13 @@ class Recorder:
     def emit(self, event: Event, logged: Event | None = None) -> bool:
         """Number `event`, log it (or `logged` in its place) and call subscribers; False when the log failed."""
         object.__setattr__(event, "seq", next(self._numbers))  # ours until now: others get it from here
-        kept = self._log is None or self._keep(self._log.append, logged or event)
-        if self._subscribers.now:
+        kept = self._log is None or self._write_log(self._log.append, logged or event)
+        if self._subscribers.current:
             self._call(event)
         return kept
 
     def _call(self, event: Event) -> None:
-        for callback, types in self._subscribers.now:
+        for callback, types in self._subscribers.current:
             if types is None or event.type in types:
                 try:
                     answer = callback(event)
@@ -286,7 +286,7 @@ class Recorder:
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer changes no call
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {printed(error)}")
 
-    def _keep(self, write: Callable[..., Any], *what: Any) -> bool:
+    def _write_log(self, write: Callable[..., Any], *what: Any) -> bool:
         """Put something into the log; False when that failed."""
         try:
             write(*what)

@@ -107,7 +107,7 @@ async def _load(record: PluginRecord, ctx: PluginContext, tables: HostRegistries
     seconds = tables.base.config.limits.import_timeout_ms / 1000
     if not inline:
         try:
-            await _aside(record, tables, imports.judge, candidate)  # it has its own deadline
+            await _aside(record, tables, imports.check, candidate)  # it has its own deadline
         finally:
             imports.look_after()
         record.timings["probe"] = (time.perf_counter() - began) * 1000
@@ -147,7 +147,7 @@ def _context(record: PluginRecord, tables: HostRegistries) -> PluginContext:
         Runtime(base.version, platform.python_version(), base.is_safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,
-        facilities.shown(),
+        facilities.view(),
     )
 
 
@@ -166,7 +166,7 @@ async def _ask(record: PluginRecord, tables: HostRegistries) -> tuple[Offered, l
     answers: dict[str, list[tuple[str, Any]]] = {}
     for impl in record.implementations:
         if impl.hook.kind == "contribute" and impl.hook.name not in LIFE:
-            answer = await tables.calls.ask(impl, {}, tables.mode)
+            answer = await tables.calls.call_one(impl, {}, tables.mode)
             if isinstance(answer, Iterator):  # reading it runs the plugin's code, so it is read in the thread
                 answer = await tables.calls.work(impl.hook.name, _read, answer, mode=tables.mode)
             answers.setdefault(impl.hook.name, []).append((impl.where, answer))
@@ -396,7 +396,7 @@ def _register(record: PluginRecord, offered: Offered, entries: list[RegistryEntr
     for spec in specs.values():
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
-    tables.settings.judge(record.name)
+    tables.settings.report_findings(record.name)
     offered, overriding = split_overrides(record, offered, tables)
     tables.contributions.add_all(record.name, offered, source=candidate.source, overriding=overriding)
     settle_overrides(offered.get("services", {}), overriding, tables)
@@ -426,4 +426,4 @@ async def _start(record: PluginRecord, offered: Offered, tables: HostRegistries)
             await tables.calls.work(what, service.start, mode=tables.mode)
     for impl in record.implementations:
         if impl.hook.name == "tavern_start":
-            await tables.calls.ask(impl, {}, tables.mode)
+            await tables.calls.call_one(impl, {}, tables.mode)

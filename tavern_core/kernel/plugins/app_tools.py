@@ -43,7 +43,7 @@ class Registration:
             NameConflict: a tool has the name of one that is registered, or `plugin` is reserved (NAME_CONFLICT).
             PluginError: something in `offers` is not a tool, or has a bad schema.
         """
-        record = await self._own(plugin)
+        record = await self._own_record(plugin)
         written: dict[str, str] = {}
 
         def named(name: str) -> str:
@@ -115,7 +115,7 @@ class Registration:
             return True
         return is_plugin_name(prefix) and prefix not in self._lifecycle.records
 
-    async def _own(self, plugin: str) -> PluginRecord:
+    async def _own_record(self, plugin: str) -> PluginRecord:
         """The record of the program's own plugin, created when it is first needed."""
         record = self._lifecycle.records.get(plugin)
         if record is None and is_reserved(plugin):

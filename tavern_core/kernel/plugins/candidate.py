@@ -140,7 +140,7 @@ class PluginCandidate:
     """Whether it is built in and cannot be disabled."""
     is_nodes_alone: bool = False
     """Whether it is built in with node types only: it is activated when one is first used."""
-    apart: str = ""
+    isolation_need: str = ""
     """Why manifest or configuration put it into a process of its own; empty: they do not."""
     tiers: Tiers | None = None
     """For a discovered plugin; the others run in the host."""
@@ -201,7 +201,7 @@ class PluginCandidate:
     @property
     def tier(self) -> Tier:
         """Where its code is to run, by declaration and configuration."""
-        return "process" if self.apart else "host"
+        return "process" if self.isolation_need else "host"
 
     @property
     def requested(self) -> frozenset[str]:

@@ -45,13 +45,13 @@ class IndexedSpecs:
         self._lock = threading.Lock()
         self._bursts = 0
         self._discovery: Discovery | None = None
-        self._found: dict[str, FoundPlugin] = {}
+        self._discovered: dict[str, FoundPlugin] = {}
 
     def use(self, discovery: Discovery) -> None:
         """Use `discovery` from now on."""
         with self._lock:
             self._discovery = discovery
-            self._found = {plugin.name: plugin for plugin in discovery.plugins}
+            self._discovered = {plugin.name: plugin for plugin in discovery.plugins}
 
     def store(
         self,
@@ -71,7 +71,7 @@ class IndexedSpecs:
         except NotData:
             types = None  # then listing them activates the plugin
         with self._lock:
-            if self._found.get(candidate.name) is plugin and self._discovery is not None:
+            if self._discovered.get(candidate.name) is plugin and self._discovery is not None:
                 self._discovery.store_code(plugin, specs, written, types)
 
     @contextmanager
@@ -88,7 +88,7 @@ class IndexedSpecs:
                     self._discovery.save()
 
     def _plugin(self, candidate: PluginCandidate) -> FoundPlugin | None:
-        plugin = self._found.get(candidate.name)
+        plugin = self._discovered.get(candidate.name)
         return None if plugin is None or candidate.source != plugin.source else plugin
 
     def specs(self, record: PluginRecord) -> dict[str, ToolSpec]:
@@ -204,7 +204,7 @@ def _as_candidate(plugin: FoundPlugin, isolation: IsolationConfig, tiers: Tiers)
         has_code=plugin.has_python,
         module=module,
         may_hide_tools=not tool_ids and plugin.has_python and _registers_tools(plugin),
-        apart=isolation_reason(facts, isolation),
+        isolation_need=isolation_reason(facts, isolation),
         tiers=tiers,
         manifest_hash=plugin.manifest_hash,
         stamp=(

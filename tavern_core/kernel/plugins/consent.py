@@ -96,7 +96,7 @@ class Consent:
         for facts in installed:
             if (record := self._lifecycle.record(facts.name)).condition.note:
                 record.note_changes(changed=frozenset(), note="")
-        self._reconciler.judge()
+        self._reconciler.check_plugins()
         return grants.records
 
     def differences(self) -> dict[str, str]:

@@ -48,7 +48,7 @@ class Contributions:
     def __init__(self, changed: Signal) -> None:
         self._changed = changed
         self._lock = threading.Lock()
-        self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
+        self._contributed: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
         self._overrides: dict[str, dict[str, ServiceOverride]] = {}
         self._used: dict[str, tuple[str, Any]] = {}  # services in use: overridden ones are replaced
         self._builtin: frozenset[str] = frozenset()
@@ -82,37 +82,37 @@ class Contributions:
                         raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
                     if section == "commands" and not is_command_name(name):
                         raise ActivationFailed(f"{plugin}: {name!r:.100} cannot be a command", hint=COMMAND_HINT)
-                    if (taken := self._known[section].get(name)) is not None:
+                    if (taken := self._contributed[section].get(name)) is not None:
                         raise _taken(plugin, section, name, taken[0])
             if source == "builtin":
                 self._builtin |= {plugin}
-            self._known = self._known | {
-                section: self._known[section] | {name: (plugin, thing) for name, thing in things.items()}
+            self._contributed = self._contributed | {
+                section: self._contributed[section] | {name: (plugin, thing) for name, thing in things.items()}
                 for section, things in offered.items()
             }
             for override in overriding:
                 name = override.service.name
                 self._overrides = {**self._overrides, name: {**self._overrides.get(name, {}), plugin: override}}
-            self._settle()
+            self._update_used()
         self._changed.emit()
 
     def remove(self, plugin: str) -> None:
         """Remove everything of one plugin; the services that it replaced are used again."""
         with self._lock:
-            self._known = {
+            self._contributed = {
                 section: {name: entry for name, entry in known.items() if entry[0] != plugin}
-                for section, known in self._known.items()
+                for section, known in self._contributed.items()
             }
             self._overrides = {
                 name: left
                 for name, known in self._overrides.items()
                 if (left := {p: o for p, o in known.items() if p != plugin})
             }
-            self._settle()
+            self._update_used()
         self._changed.emit()
 
-    def _settle(self) -> None:
-        used = dict(self._known["services"])
+    def _update_used(self) -> None:
+        used = dict(self._contributed["services"])
         for name, overrides in self._overrides.items():
             best, beneath = winner(overrides), used.get(name)
             if best is not None:
@@ -153,7 +153,7 @@ class Contributions:
         with self._lock:
             left = {p: o for p, o in self._overrides.get(name, {}).items() if p != plugin}
             self._overrides = {**self._overrides, name: left}
-            self._settle()
+            self._update_used()
         self._changed.emit()
 
     def override_of(self, name: str, plugin: str) -> Service:
@@ -166,10 +166,10 @@ class Contributions:
 
     def original(self, name: str) -> tuple[str, Service | None]:
         """The plugin that contributes a service, and the service without overrides; "" and None: there is none."""
-        return self._known["services"].get(name, ("", None))
+        return self._contributed["services"].get(name, ("", None))
 
     def _entries(self, section: str) -> dict[str, tuple[str, Any]]:
-        return self._used if section == "services" else self._known[section]
+        return self._used if section == "services" else self._contributed[section]
 
 
 def _taken(plugin: str, section: str, name: str, by: str) -> NameConflict:

@@ -30,7 +30,7 @@ class DecisionFiles:
 
     def __init__(self, grants: GrantStore, states: PluginStates) -> None:
         self.grants, self.states = grants, states
-        self.seen = self.stamps()
+        self.first_stamps = self.stamps()
 
     def stamps(self) -> Stamps:
         """A value that changes with each change of one of the files."""
@@ -48,7 +48,7 @@ class DecisionWatch:
         self, decisions: DecisionFiles, portal: Portal, apply: Callable[[], Coroutine[Any, Any, bool]]
     ) -> None:
         self._decisions = decisions
-        self._seen = decisions.seen
+        self._stamps = decisions.first_stamps
         self._portal = portal
         self._apply = apply
         self._applying: list[Future[bool]] = []
@@ -73,25 +73,25 @@ class DecisionWatch:
     def _watch(self) -> None:
         while not self._closing.wait(_LOOK_S):
             try:
-                self._look()
+                self._check_files()
             except UsageError:
                 return  # the host is closed
             except RuntimeError:  # it is being closed, or no thread can be started now
-                self._seen = ()
+                self._stamps = ()
 
-    def _look(self) -> None:
+    def _check_files(self) -> None:
         for done in [applying for applying in self._applying if applying.done()]:
             self._applying.remove(done)
             error = asyncio.CancelledError() if done.cancelled() else done.exception()
             if error is not None:
                 _LOG.error("decisions about plugins could not be applied", exc_info=error)
             if error is not None or not done.result():
-                self._seen = ()
-        if (found := self._decisions.stamps()) != self._seen:
-            self._applying.append(self._begun())
-            self._seen = found
+                self._stamps = ()
+        if (found := self._decisions.stamps()) != self._stamps:
+            self._applying.append(self._begin_applying())
+            self._stamps = found
 
-    def _begun(self) -> Future[bool]:
+    def _begin_applying(self) -> Future[bool]:
         """Start applying decisions; on the host's own loop if the loop that opened the host has stopped."""
         self._portal.check()
         if self._loop is None or not self._loop.is_running():

@@ -56,7 +56,7 @@ def check_eligibility(records: Mapping[str, PluginRecord], around: EligibilityIn
         elif verdict.state == "failed":
             # Mark a plugin with a granted gate that cannot run: calls are refused meanwhile.
             verdict = replace(verdict, granted=_granted_anyway(record, around))
-        record.judged(verdict)
+        record.apply_decision(verdict)
 
 
 def _review_names(records: Mapping[str, PluginRecord], base: Foundation) -> None:
@@ -119,7 +119,7 @@ def _obstacle(record: PluginRecord, around: EligibilityInputs) -> TavernError | 
     if candidate.source == "object" and (why := isolation_reason(candidate.facts, around.base.config.isolation)):
         text = f"{candidate.name} must run in its own process ({why}), but it is an object of this program, whose code runs here already"
         return PluginError(text, hint="put it into a folder or package, or remove what requires its own process")
-    return _judge_host_version(record, around.base) or around.decisions.refusal(candidate) or record.broken
+    return _judge_host_version(record, around.base) or around.decisions.refusal(candidate) or record.activation_error
 
 
 def _switched_off(record: PluginRecord, around: EligibilityInputs) -> tuple[str, str] | None:

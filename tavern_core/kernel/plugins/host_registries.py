@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class ImportGuard(Protocol):
     """Protects the host from imports that would end or hang the process."""
 
-    def judge(self, candidate: PluginCandidate) -> None:
+    def check(self, candidate: PluginCandidate) -> None:
         """Try the import in another process first, if necessary.
 
         Raises:
@@ -40,7 +40,7 @@ class ImportGuard(Protocol):
         ...
 
     def look_after(self) -> None:
-        """Let the running loop clean up after `judge` when that is finished."""
+        """Let the running loop clean up after `check` when that is finished."""
         ...
 
     def refusal(self, candidate: PluginCandidate) -> Finding | None:

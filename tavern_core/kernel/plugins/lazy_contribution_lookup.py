@@ -26,7 +26,7 @@ class LazyContributions:
             raise UsageError(
                 f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS)
             )
-        self._lifecycle.tables.base.portal.run(self._lifecycle.wake(section))
+        self._lifecycle.tables.base.portal.run(self._lifecycle.activate_section(section))
         if section == "services":
             services = self._lifecycle.tables.services
             return {name: services[name] for name in services}  # without the host's own

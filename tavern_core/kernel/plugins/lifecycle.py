@@ -50,11 +50,11 @@ class PluginTransitions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._now: dict[str, Future[None]] = {}
+        self._running: dict[str, Future[None]] = {}
 
     def under_way(self, name: str) -> bool:
         """Whether the plugin is being changed."""
-        return name in self._now
+        return name in self._running
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
@@ -71,9 +71,9 @@ class PluginTransitions:
             )
         while True:
             with self._lock:
-                before = self._now.get(name)
+                before = self._running.get(name)
                 if before is None:
-                    mine = self._now[name] = Future()
+                    mine = self._running[name] = Future()
                     break
             # Not awaited directly: cancelling one waiter must not cancel what others wait for.
             await asyncio.wait([asyncio.wrap_future(before)])
@@ -83,7 +83,7 @@ class PluginTransitions:
         finally:
             _mine.reset(token)
             with self._lock:
-                del self._now[name]
+                del self._running[name]
             mine.set_result(None)
 
 
@@ -178,8 +178,8 @@ class Lifecycle:
             try:
                 settings.declare(record.name, record.candidate.origin.manifest().config_options)
             except SettingsInvalid as error:
-                record.broken = error
-                record.judged(record.failed(error))
+                record.activation_error = error
+                record.apply_decision(record.failed(error))
 
     # Activating -------------------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Lifecycle:
                     await self._try(record.name)
         return has_tried
 
-    async def wake(self, section: str) -> None:
+    async def activate_section(self, section: str) -> None:
         """Activate the plugins that declare something in a section."""
         await self.activate_all(lambda record: section in record.candidate.facts.sections)
 
@@ -267,7 +267,7 @@ class Lifecycle:
             )  # the hint quotes an error of the plugin's code
             error.args = (error.message,)
             if not isinstance(error, DependencyUnmet):  # dependencies are checked again after every change
-                record.broken = error
+                record.activation_error = error
             self.tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
             record.became(record.failed(error), active=False)
             self.list_declared()

@@ -47,11 +47,11 @@ class GrantDecisions:
     def __init__(self, store: GrantStore, kept: dict[str, DecidedPlugin], *, reads_files: bool) -> None:
         self.grants = store.read()
         self.is_frozen = store.is_frozen
-        self._kept, self._reads_files = kept, reads_files
+        self._cached, self._reads_files = kept, reads_files
 
     def of(self, candidate: PluginCandidate) -> GrantDecision:
         """What a plugin may use."""
-        decided, known = self.grants.get(candidate.name), self._kept.get(candidate.name)
+        decided, known = self.grants.get(candidate.name), self._cached.get(candidate.name)
         if known is not None and known[0] is candidate and known[1] is decided:
             return known[2]
         if decided is None:
@@ -60,7 +60,7 @@ class GrantDecisions:
             facts = facts_of_now(candidate) if self._reads_files else _facts_for(candidate, decided)
             decision = decide(facts, decided)
         if not candidate.has_code:
-            self._kept[candidate.name] = candidate, decided, decision
+            self._cached[candidate.name] = candidate, decided, decision
         return decision
 
     def refusal(self, candidate: PluginCandidate) -> LockMismatch | None:

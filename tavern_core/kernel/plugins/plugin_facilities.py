@@ -29,7 +29,7 @@ class GrantedFacilities:
         self._is_open = True
         self._views: dict[str, tuple[Service, Any]] = {}
 
-    def shown(self) -> Any:
+    def view(self) -> Any:
         """The plugin's view of the facilities: their methods, without access to the implementation."""
         return sealed_object(self, FACILITIES)
 

@@ -84,7 +84,7 @@ class PluginRecord:
         self.rank = rank
         self._changed = changed
         self._condition = PluginCondition(findings=candidate.findings)
-        self.broken: TavernError | None = None
+        self.activation_error: TavernError | None = None
         """Why its last activation failed; kept until it is reloaded, enabled or granted again."""
         self.active = False
         self.claimed = False
@@ -201,7 +201,7 @@ class PluginRecord:
         """Whether `permission` is declared and granted."""
         return self.candidate.implicit or (permission in self.candidate.requested and permission in self.granted)
 
-    def judged(self, condition: PluginCondition) -> None:
+    def apply_decision(self, condition: PluginCondition) -> None:
         """Apply a decision, unless it was made before the plugin became active."""
         with self._lock:
             if not self.active and condition != self._condition:
@@ -338,13 +338,13 @@ class PluginRecords(MutableMapping[str, PluginRecord]):
     """
 
     def __init__(self, changed: Signal) -> None:
-        self._now: dict[str, PluginRecord] = {}
-        self._gone: dict[str, PluginRecord] = {}
+        self._records: dict[str, PluginRecord] = {}
+        self._removed: dict[str, PluginRecord] = {}
         self._changed = changed
 
     def __getitem__(self, name: str) -> PluginRecord:
-        found = self._now.get(name)
-        return self._gone[name] if found is None else found
+        found = self._records.get(name)
+        return self._removed[name] if found is None else found
 
     def new(self, candidate: PluginCandidate, rank: int) -> PluginRecord:
         """A record for a plugin that is not in the mapping yet."""
@@ -355,30 +355,30 @@ class PluginRecords(MutableMapping[str, PluginRecord]):
 
     def add(self, records: Iterable[PluginRecord]) -> None:
         """Add several at once: each change copies the whole mapping."""
-        now = {**self._now, **{record.name: record for record in records}}
-        self._now = {name: now[name] for _, name in sorted([(record.rank, name) for name, record in now.items()])}
+        now = {**self._records, **{record.name: record for record in records}}
+        self._records = {name: now[name] for _, name in sorted([(record.rank, name) for name, record in now.items()])}
 
     def __delitem__(self, name: str) -> None:
-        record = self._gone[name] = self._now[name]
+        record = self._removed[name] = self._records[name]
         record.became(replace(record.condition, state="failed", reason="it is no longer there"), active=False)
-        self._now = {other: kept for other, kept in self._now.items() if other != name}
+        self._records = {other: kept for other, kept in self._records.items() if other != name}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._now
+        return name in self._records
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._now)
+        return iter(self._records)
 
     def __len__(self) -> int:
-        return len(self._now)
+        return len(self._records)
 
     def values(self) -> ValuesView[PluginRecord]:
         """The records of one snapshot."""
-        return self._now.values()
+        return self._records.values()
 
     def items(self) -> ItemsView[str, PluginRecord]:
         """Names and records of one snapshot."""
-        return self._now.items()
+        return self._records.items()
 
     @overload
     def get(self, key: str, /) -> PluginRecord | None: ...
@@ -388,7 +388,7 @@ class PluginRecords(MutableMapping[str, PluginRecord]):
 
     def get(self, key: str, /, default: D | None = None) -> PluginRecord | D | None:
         """The current record, or `default`."""
-        return self._now.get(key, default)
+        return self._records.get(key, default)
 
 
 def _provided(record: PluginRecord) -> Mapping[str, tuple[str, ...]]:

@@ -95,7 +95,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
         """Stop a plugin (running calls get time to end) and keep it disabled, also in later runs."""
-        record = self._own(name)
+        record = self._changeable(name)
         self._states.disable(name, reason=reason, by=who())
         self._off.add(name)
         await self._stop(record)
@@ -105,7 +105,7 @@ class Plugins(Mapping[str, PluginStatus]):
         """Stop a plugin that was disabled."""
         record.paused = False
         await self._lifecycle.deactivate(record.name)
-        await self._settle()
+        await self._check_again()
         await self._lifecycle.announce(record)
 
     async def catch_up(self) -> bool:
@@ -117,7 +117,7 @@ class Plugins(Mapping[str, PluginStatus]):
         records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
         inactive = {record.name for record in records if not record.active}
         # First: plugins that are activated from now on get their current rights.
-        others = self._reconciler.judge_again()
+        others = self._reconciler.check_plugins_again()
         newer = await asyncio.to_thread(self._reconciler.decided_anew)  # compares every tool of upstreams that changed
         self._outdated |= newer
 
@@ -130,7 +130,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
         # Concurrently, so that none waits for the running calls of another.
         are_done = await asyncio.gather(*map(caught_up, records))
-        await self._settle()
+        await self._check_again()
         await self._lifecycle.resume(self._reconciler.starts_with_host)
         return all(are_done)
 
@@ -166,14 +166,14 @@ class Plugins(Mapping[str, PluginStatus]):
         Raises:
             PluginError: it no longer exists, or should start now and cannot; the status says why.
         """
-        record = self._own(name)
+        record = self._changeable(name)
         record.candidate.end_pause()
         self._states.enable(name)
         self._off.discard(name)
         self._forget_failures(name)
-        record.broken = None
+        record.activation_error = None
         record = await self._renewed(record)
-        await self._settle()
+        await self._check_again()
         if record.can_start and (record.paused or self._reconciler.starts_with_host(record)):
             await self._lifecycle.activate(name)
         else:
@@ -188,7 +188,7 @@ class Plugins(Mapping[str, PluginStatus]):
             UsageError: its code cannot be read again (an object that the program passed): restart the program (USAGE).
             PluginError: it no longer exists, or its new form cannot be activated; the status gives the reason.
         """
-        record = self._own(name)
+        record = self._changeable(name)
         if not record.candidate.origin.can_reload:
             raise UsageError(
                 f"{name} was passed to the host as an object; its code cannot be read again",
@@ -206,7 +206,7 @@ class Plugins(Mapping[str, PluginStatus]):
                 raise unusable(record)
             return record.status()
         finally:
-            await self._settle()
+            await self._check_again()
             await self._lifecycle.resume(self._reconciler.starts_with_host)
 
     async def grant(self, name: str, *permissions: str, all_requested: bool = False) -> PluginStatus:
@@ -293,7 +293,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._quarantine.forget(name)
         self._imports.forget(name)
 
-    def _own(self, name: str) -> PluginRecord:
+    def _changeable(self, name: str) -> PluginRecord:
         self._ready()
         record = self._lifecycle.record(name)
         if record.candidate.fixed_id:
@@ -312,14 +312,14 @@ class Plugins(Mapping[str, PluginStatus]):
         self._reconciler.read_again(record.name)
         self._lifecycle.record(record.name).paused = record.paused
 
-    async def _settle(self) -> None:
+    async def _check_again(self) -> None:
         """Check again: dependent plugins may have to stop, or become usable."""
-        self._reconciler.judge()
+        self._reconciler.check_plugins()
         for name, record in list(self._lifecycle.records.items()):
             if record.active and not _still_fit(record, self._lifecycle.records):
                 await self._lifecycle.deactivate(name)
                 record.paused = True
-        self._reconciler.judge()
+        self._reconciler.check_plugins()
         self._changed()
 
 

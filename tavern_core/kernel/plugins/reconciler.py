@@ -66,7 +66,7 @@ class Reconciler:
         for record in records:
             if record.candidate.fixed_id and not (record.candidate.is_nodes_alone and is_alone):
                 await self.lifecycle.activate(record.name)
-        self.judge()  # the host's own tools are known now: no plugin may have the name of one
+        self.check_plugins()  # the host's own tools are known now: no plugin may have the name of one
         await self._activate_early()
 
     def starts_with_host(self, record: PluginRecord) -> bool:
@@ -80,7 +80,7 @@ class Reconciler:
     async def _activate_early(self) -> None:
         """Activate plugins that do not wait for their first use."""
         if await self.lifecycle.activate_all(self.starts_with_host):
-            self.judge()
+            self.check_plugins()
 
     # Who is there -----------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Reconciler:
             if name in self._records:
                 self._records[name].rank = rank
         self._records.add(self._records.new(c, rank) for name, (rank, c) in fresh.items() if name not in self._records)
-        self.judge()
+        self.check_plugins()
         await self._activate_early()
 
     def read_again(self, name: str) -> None:
@@ -106,7 +106,7 @@ class Reconciler:
         if name not in ranks:
             raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
         self._records[name] = self._records.new(*ranks[name])
-        self.judge()
+        self.check_plugins()
         self._base.signals.tools.emit()
 
     def _candidates(self) -> list[PluginCandidate]:
@@ -129,7 +129,7 @@ class Reconciler:
 
     # Who may be used --------------------------------------------------------------------------------------------------
 
-    def judge(self) -> None:
+    def check_plugins(self) -> None:
         """Determine the state of every inactive plugin from declarations, grants and configuration."""
         around = self._around()
         check_eligibility(self._records, around)
@@ -139,7 +139,7 @@ class Reconciler:
             for wrong in (*around.decisions.grants.findings, *self._states.findings)
         ]
         records = list(self._records.values())  # another thread may add or remove a plugin meanwhile
-        self._base.diagnostics.judged([*wrong_files, *chain.from_iterable(one.problems() for one in records)])
+        self._base.diagnostics.replace_checked([*wrong_files, *chain.from_iterable(one.problems() for one in records)])
 
     async def decided(self, record: PluginRecord, read_again: Callable[[], None] | None = None) -> None:
         """Apply a decision about a plugin's rights: check it again, and activate it again if it was active.
@@ -149,23 +149,25 @@ class Reconciler:
         """
 
         def change() -> None:
-            record.broken = None  # the permission that it lacked may have been granted now
-            self.judge()
+            record.activation_error = None  # the permission that it lacked may have been granted now
+            self.check_plugins()
             self._base.signals.tools.emit()
 
         await self.lifecycle.renew(record.name, read_again or change, wanted=self.starts_with_host)
 
-    def judge_again(self) -> set[str]:
-        """`judge` after a decision of another process; returns active plugins whose rights differ from those now.
+    def check_plugins_again(self) -> set[str]:
+        """`check_plugins` after a decision of another process; returns active plugins whose rights differ from those now.
 
         Plugins that failed for lack of rights may have them now.
         """
         around = self._around()
-        read_tools = [record for record in self._records.values() if record.active or record.broken is not None]
+        read_tools = [
+            record for record in self._records.values() if record.active or record.activation_error is not None
+        ]
         others = [record for record in read_tools if _has_other_rights(record, around)]
         for record in others:
-            record.broken = None
-        self.judge()
+            record.activation_error = None
+        self.check_plugins()
         return {record.name for record in others}
 
     def decided_anew(self) -> set[str]:

@@ -63,7 +63,7 @@ class Services:
     ) -> None:
         self._contributions = contributions
         self._callers = callers
-        self._made: dict[tuple[str, str], tuple[Service, Service]] = {}
+        self._per_plugin: dict[tuple[str, str], tuple[Service, Service]] = {}
         self._limits = limits
         self._epoch = Epoch()
         changed.subscribe(self._epoch.turn)
@@ -155,11 +155,11 @@ class Services:
         """
         if service.for_plugin is None or not self._contributions.is_builtin(owner or self.owner(service.name)):
             return service
-        kept = self._made.get((service.name, plugin))
+        kept = self._per_plugin.get((service.name, plugin))
         if kept is None or kept[0] is not service:
             scope, may_act = partial(self._callers.of, plugin), self._callers.may_act
             user = ServiceUser(plugin, scope, self._contributions.is_builtin(plugin), may_act)
-            kept = self._made[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
+            kept = self._per_plugin[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
         return kept[1]
 
     def view(self, name: str, user: GrantedPlugin) -> Any:

@@ -90,14 +90,14 @@ class Skills:
         for record in list(self._lifecycle.records.values()):
             candidate = record.candidate
             if candidate.source == "skill":
-                yield self._own(record)
+                yield self._skill_of(record)
             elif "skills" in candidate.facts.sections:
                 for spec in self._lifecycle.tables.cache.specs(record).values():
                     if spec.kind == "skill" and not spec.name.endswith(RUN):
                         yield self._of_plugin(record, spec)
         yield from self._shadowed()
 
-    def _own(self, record: PluginRecord) -> Skill:
+    def _skill_of(self, record: PluginRecord) -> Skill:
         facts = record.candidate.facts
         own = self._lifecycle.tables.base.config.skills.user  # a failed skill requests nothing: its location decides
         origin: Origin = "user" if str(Path(record.candidate.location).parent) in own else "project"

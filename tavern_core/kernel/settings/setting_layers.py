@@ -111,7 +111,7 @@ class SettingLayers:
                 if is_secret(row.item):
                     self.known.add(value)
                 return value, origin, findings
-            where = self.where(row.key, origin)
+            where = self.location_of(row.key, origin)
             findings.append(
                 Finding(SettingsInvalid.code, f"{problem[0]}; it is not used", problem[1], where, "warning")
             )
@@ -147,7 +147,7 @@ class SettingLayers:
                 # A plugin that is not there may come back; only certain errors are reported.
                 if key not in table and (owner is None or owner in plugins):
                     unknown = table.unknown(key)
-                    where = self.where(key, origin)
+                    where = self.location_of(key, origin)
                     found.append(Finding(unknown.code, unknown.message, unknown.hint, where, "warning"))
         return [*user.findings, *found]
 
@@ -168,12 +168,12 @@ class SettingLayers:
         problem = "; ".join(f.message for f in findings)
         if not problem and row.item.required and value in (None, ""):
             problem = "is required and has no value"
-        place = "default" if origin == "default" else self.where(row.key, origin).file
+        place = "default" if origin == "default" else self.location_of(row.key, origin).file
         secret = is_secret(row.item)
         shown = mask(value) if secret else value
         return DescribedSetting(row.key, row.plugin, row.tool, row.item, shown, place, secret, problem)
 
-    def where(self, key: str, origin: SettingOrigin) -> Location:
+    def location_of(self, key: str, origin: SettingOrigin) -> Location:
         """The location of a stored value."""
         if origin == "user":
             return Location(str(self.file.path), pointer=key)

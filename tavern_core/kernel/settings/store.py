@@ -110,7 +110,7 @@ class SettingsStore:
         self._lock = threading.RLock()
         self._table = SettingTable(self.withheld)
         self._watches = Subscribers[SettingSubscription]()
-        self._found: set[str] = set()
+        self._reported: set[str] = set()
         self._last_values: dict[str, Any] = {}
         """Effective values as callbacks know them."""
 
@@ -127,7 +127,7 @@ class SettingsStore:
         """Add settings of a plugin, or of one of its tools; all or none.
 
         Args:
-            more: others of this plugin follow; its stored values are checked by `judge` when all are known.
+            more: others of this plugin follow; its stored values are checked by `report_findings` when all are known.
 
         Returns:
             What was declared.
@@ -143,10 +143,10 @@ class SettingsStore:
         if not more:
             if unknown:
                 self._complete(plugin)  # so that a setting of one of its tools is not called unknown
-            self.judge(plugin)
+            self.report_findings(plugin)
         return tuple(row.item for row in rows)
 
-    def judge(self, plugin: str) -> None:
+    def report_findings(self, plugin: str) -> None:
         """Report what is wrong in what is stored for a plugin whose settings are all declared."""
         with self._lock:
             findings = self._layers.findings(self._table.all_of(plugin), self._table)
@@ -195,7 +195,7 @@ class SettingsStore:
         """Option → effective value of a plugin's own settings, or of one of its tools; references stay references."""
         with self._lock:
             stored = self._layers.user().values
-            return {row.option: self._layers.value(row, stored)[0] for row in self._own(plugin, tool)}
+            return {row.option: self._layers.value(row, stored)[0] for row in self._declared_values(plugin, tool)}
 
     def resolve(self, plugin: str, tool: str | None = None) -> dict[str, Any]:
         """As `effective`, references followed.
@@ -208,7 +208,7 @@ class SettingsStore:
         findings: list[Finding] = []
         with self._lock:
             stored = self._layers.user().values
-            for row in self._own(plugin, tool):
+            for row in self._declared_values(plugin, tool):
                 try:
                     value = values[row.option] = self._layers.resolve(row, stored)
                     if row.item.required and value in (None, ""):
@@ -258,7 +258,7 @@ class SettingsStore:
             order.setdefault((row.plugin, row.group), len(order))
         return sorted(rows, key=lambda row: (row.plugin, order[row.plugin, row.group]))
 
-    def shown(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def masked(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """`changes` with secrets masked, as hooks see them."""
         return {key: mask(value) if self._is_secret(key) else value for key, value in changes.items()}
 
@@ -287,7 +287,7 @@ class SettingsStore:
             ):  # unknown keys fail before the hooks, which may still repair values
                 _raise(self._problems(changes))
         if self._before_save is not None:
-            answer = self._before_save(self.shown(changes))
+            answer = self._before_save(self.masked(changes))
             changes = changes if answer is None else self.restored(answer, changes)
         with self._lock:
             _raise(self._problems(changes))
@@ -349,7 +349,7 @@ class SettingsStore:
             try:
                 for items, tool in declarations:
                     self.declare(owner, items, tool, more=True)
-                self.judge(owner)
+                self.report_findings(owner)
             except SettingsInvalid as error:  # the activation of this plugin fails; the others go on
                 self._undeclared.refused(owner, error)
 
@@ -374,7 +374,7 @@ class SettingsStore:
                     self._last_values[row.key] = new
             findings = self._layers.findings(self._table, self._table)
         self._report(findings)
-        for watch in [watch for watch in self._watches.now if watch.key in changed]:
+        for watch in [watch for watch in self._watches.current if watch.key in changed]:
             try:
                 watch.callback(self.resolved(watch.key))
             except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing
@@ -394,11 +394,11 @@ class SettingsStore:
         if self._on_finding is None:
             return
         for finding in findings:
-            if (text := str(finding)) not in self._found:
-                self._found.add(text)
+            if (text := str(finding)) not in self._reported:
+                self._reported.add(text)
                 self._on_finding(finding)
 
-    def _own(self, plugin: str, tool: str | None) -> list[DeclaredSetting]:
+    def _declared_values(self, plugin: str, tool: str | None) -> list[DeclaredSetting]:
         return [row for row in self._table.of(plugin, tool or "") if row.item.holds_value]
 
     def _problems(self, changes: Mapping[str, Any]) -> list[Finding]:

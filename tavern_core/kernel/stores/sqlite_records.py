@@ -139,7 +139,7 @@ class SqliteRecords:
 
     def add(self, record: Record) -> Record | None:
         if not 0 <= record.created - self._looked_at < LOOK_S:
-            self._look(record.created)
+            self._check_file(record.created)
         data = record.data
         values = (
             record.kind, record.key, record.owner, record.state, data, record.created, record.expires, record.version,
@@ -154,7 +154,7 @@ class SqliteRecords:
             if (known := self.get(record.kind, record.key)) is not None:  # None: it expired in between
                 return known
 
-    def _look(self, now: float) -> None:
+    def _check_file(self, now: float) -> None:
         """See that the file is still the store: another process may have found it corrupt, renamed it and begun a new one."""
         self._looked_at = now
         if self._inode and self._inode != inode_of(self._path):

@@ -90,7 +90,7 @@ class _MethodImplementation:
         self.bound: tuple[object, Callable[..., Any]] = (None, _nothing)
 
     @property
-    def who(self) -> str:
+    def description(self) -> str:
         return f"{self.name} of service {self.service!r}"
 
     def renewed(self) -> Callable[..., Any]:
@@ -109,7 +109,7 @@ class _MethodImplementation:
         try:
             return copy_builtins(value, self.limits.argument_bytes)
         except NotPlainData as wrong:
-            text = f"argument {name!r} of {self.who} cannot pass a view: {wrong.problem}"
+            text = f"argument {name!r} of {self.description} cannot pass a view: {wrong.problem}"
             raise ToolFailed(text, hint=wrong.hint, service=self.service, method=self.name) from None
 
     def answer(self, value: Any) -> Any:
@@ -119,11 +119,11 @@ class _MethodImplementation:
             ToolFailed, OutputTooLarge: it cannot pass (TOOL_ERROR, OUTPUT_TOO_LARGE).
         """
         if type(value) not in _DATA and inspect.isawaitable(value):
-            return seal_awaitable(value, self.who, self.answer)
+            return seal_awaitable(value, self.description, self.answer)
         try:
             return copy_builtins(value, self.limits.output_bytes)
         except NotPlainData as wrong:
-            text = f"{self.who} answered what cannot pass a view: {wrong.problem}"
+            text = f"{self.description} answered what cannot pass a view: {wrong.problem}"
             kind = OutputTooLarge if "limit" in wrong.problem or "more than" in wrong.problem else ToolFailed
             raise kind(text, hint=wrong.hint, outcome="done", service=self.service, method=self.name) from None
 
@@ -131,7 +131,7 @@ class _MethodImplementation:
 def _call(call: _MethodImplementation, view: object, /, *args: Any, **kwargs: Any) -> Any:
     try:
         if view is not call.view:
-            raise TypeError(f"{call.who} is called on its view: ctx.service({call.service!r}).{call.name}(...)")
+            raise TypeError(f"{call.description} is called on its view: ctx.service({call.service!r}).{call.name}(...)")
         epoch, method = call.bound
         if epoch is not call.epoch.now:
             method = call.renewed()
@@ -152,7 +152,7 @@ def _call(call: _MethodImplementation, view: object, /, *args: Any, **kwargs: An
             return value
         return call.answer(value)
     except BaseException as error:  # noqa: BLE001 - raised again below
-        failed = clean_copy(error, call.who)
+        failed = clean_copy(error, call.description)
     # The traceback keeps this frame, so its variables are cleared; outside of `except` there is no context to keep.
     call = args = kwargs = method = value = kind = few = epoch = name = arg = None  # type: ignore[assignment]
     try:
