@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 OWNER: Final = "core-upstreams"
 CACHE: Final = Path("cache", "upstreams")
-"""Below the state folder."""
+"""Relative to the state folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredUpstreams:
-    """What is known of the upstreams before any plugin is."""
+    """What is known about the upstreams before any plugin is known."""
 
     base: Foundation
     grants: GrantStore
@@ -46,7 +46,7 @@ class ConfiguredUpstreams:
 
     @classmethod
     def read(cls, base: Foundation, grants: GrantStore) -> ConfiguredUpstreams:
-        """Those of the configuration; nothing is asked of them."""
+        """Read the upstreams of the configuration, without connecting to them."""
         if not base.config.upstreams:
             return cls(base, grants, {})
         from tavern_core.upstreams.listing_cache import ListingCache
@@ -58,11 +58,11 @@ class ConfiguredUpstreams:
         return cls(base, grants, read_entries(base.loaded, cache, quarantine.quarantined), cache, quarantine)
 
     def candidates(self) -> list[PluginCandidate]:
-        """The upstreams as plugins."""
+        """The upstreams as plugin candidates."""
         return [entry.candidate() for entry in self.entries.values()]
 
     def build(self, inventories: Inventories, reach: EffectiveScopes, sandboxes: SandboxSource) -> UpstreamsOnDemand:
-        """What gives `tavern.upstreams`, and the executor of each kind that is configured or may name an endpoint."""
+        """Create `tavern.upstreams` and the executors of all kinds that are configured or may name an endpoint."""
         tables = inventories.specs.lifecycle.tables
         connected = UpstreamsOnDemand(partial(self._connected, inventories, reach, sandboxes))
         kinds = ENDPOINT_KINDS.union(entry.config.kind for entry in self.entries.values())
@@ -94,7 +94,7 @@ class ConfiguredUpstreams:
 
 
 class UpstreamsOnDemand:
-    """`tavern.upstreams` and the executor of its tools, built when one of them is first needed. Safe for threads."""
+    """`tavern.upstreams` and the executor of its tools, built when one of them is first needed. Thread-safe."""
 
     def __init__(self, make: Callable[[], tuple[Upstreams, Executor]]) -> None:
         self._make = make
@@ -109,7 +109,7 @@ class UpstreamsOnDemand:
         return self._parts()[1].bind(tool, home)
 
     async def leave(self) -> None:
-        """Close every connection, where any could be opened."""
+        """Close every connection, if any could have been opened."""
         if self._made is not None:
             await self._made[0].close()
 

@@ -1,9 +1,9 @@
-"""Entries of `upstreams:` written for the operator: from a command line, or from the ``mcpServers`` JSON that other MCP hosts use.
+"""Writes entries of `upstreams:` from a command line, or from the ``mcpServers`` JSON of other MCP hosts.
 
     tavern upstreams add mcp -- uvx mcp-server-time      →  time: {kind: mcp, command: [uvx, mcp-server-time], trusted: true}
     tavern upstreams import claude_desktop_config.json   →  an entry for each of its servers
 
-Nothing is granted by that. No secret is copied: an environment variable or header that may hold one becomes a reference to a variable.
+Writing an entry grants nothing. No secret is copied: a variable or header that may hold one becomes a reference.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from tavern_core.schema.secret_scanning import redact_text
 
 MOST_SERVERS: Final = 200
 _LARGEST: Final = 32_000_000
-"""Bytes: some hosts keep all that they know in the same file."""
+"""In bytes: some hosts keep all of their settings in the same file."""
 _MOST_VALUES: Final = 2_000_000
 _SMALLER: Final = "copy the `mcpServers` that you want into a file of its own, and import that"
 _SERVERS: Final = ("mcpServers", "servers", "context_servers")
-"""Keys under which hosts keep their servers."""
+"""Keys under which other hosts store their servers."""
 _URLS: Final = ("url", "serverUrl", "httpUrl")
 _REFERENCE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]{0,127})\}")
 _PLACEHOLDER: Final = re.compile(r"\$\{[^{}]*\}")
-"""What another host fills in: a variable, an input of its user, a folder."""
+"""Placeholders that another host replaces: a variable, an input of its user, a folder."""
 _FOLDERS: Final = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "cwd"})
-"""Names that stand for something else than a variable of the environment there."""
+"""Placeholder names that do not mean an environment variable there."""
 _NOT_IMPORTED: Final[Mapping[str, str]] = {
     "envFile": "write its variables into `environment`",
     "cwd": "programs start in the folder of tavern.yaml",
@@ -59,23 +59,23 @@ _NOT_IMPORTED: Final[Mapping[str, str]] = {
     "alwaysAllow": "write ids of tools that need no approval into `approval.allow`",
     "autoApprove": "write ids of tools that need no approval into `approval.allow`",
 }
-"""Key of a server of another host → what takes its place here."""
+"""Key of a server of another host → the key that replaces it here."""
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)'
 _STRING_OR_COMMENT: Final = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _STRING_OR_LAST_COMMA: Final = re.compile(rf"({_STRING})|,(?=\s*[\]}}])", re.DOTALL)
 _SECRET_PARTS: Final = frozenset({"auth", "pass", "pat", "pw"})
-"""Parts of names of variables that mark secrets in these files, and mean something else elsewhere."""
+"""Parts of variable names that mark secrets in these files, and have other meanings elsewhere."""
 _SECRET_START: Final = re.compile(r"(?:bearer|basic)\s+\S", re.IGNORECASE)
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+(?:/\S*)?")
 _OF_PACKAGES: Final = frozenset({"langchain", "llm"})
 """Kinds whose upstreams are installed distributions."""
 _AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
-"""What many names of servers begin or end with; it identifies none of them."""
+"""Common beginnings and endings of server names, which identify no server."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewUpstreamEntry:
-    """An entry to be written, and what the operator must know about it."""
+    """An entry to write, and what the operator must know about it."""
 
     name: str
     entry: Mapping[str, Any]
@@ -83,13 +83,13 @@ class NewUpstreamEntry:
 
 
 def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewUpstreamEntry:
-    """The entry for an address (``https://…``), a command, or an installed package where the kind is one of packages.
+    """The entry for an address (``https://…``), a command, or, for kinds of packages, an installed package.
 
     Args:
-        name: of the entry; empty: made from the words.
+        name: the name of the entry; empty: derived from the words.
 
     Raises:
-        ConfigInvalid: it cannot be an entry (CONFIG_INVALID).
+        ConfigInvalid: no entry can be made from it (CONFIG_INVALID).
     """
     if words and "://" in words[0]:
         if len(words) > 1:
@@ -113,7 +113,7 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewUpstre
 
 
 def read_servers(file: Path) -> str:
-    """The text of a file of another MCP host. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
+    """The text of another MCP host's file. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
     try:
         with open_regular(file) as opened:
             data = opened.read(_LARGEST + 1)
@@ -127,7 +127,7 @@ def read_servers(file: Path) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """JSON with comments and commas before closing brackets, which some hosts write, as JSON; every place stays the same."""
+    """Plain JSON from JSON with comments and trailing commas, which some hosts write; all positions stay the same."""
 
     def blank(found: re.Match[str]) -> str:
         return found[1] or re.sub(r"[^\n]", " ", found[0])
@@ -136,7 +136,7 @@ def _without_comments(text: str) -> str:
 
 
 def _servers_of(text: str, file: str) -> list[tuple[str, Any, str]]:
-    """Name, server, and the folder where the other host uses it; empty: everywhere. Equal ones of several folders are one."""
+    """Name, server, and the folder where the other host uses it (empty: everywhere); equal servers are merged."""
     document = read_json(
         _without_comments(text), file, code=ConfigInvalid.code, largest=_LARGEST, most_values=_MOST_VALUES
     )
@@ -148,7 +148,7 @@ def _servers_of(text: str, file: str) -> list[tuple[str, Any, str]]:
     if servers is None and isinstance(data.get("mcp"), dict):
         servers = data["mcp"].get("servers")
     places = [("", servers)]
-    if isinstance(projects := data.get("projects"), dict):  # of Claude Code
+    if isinstance(projects := data.get("projects"), dict):  # as in Claude Code
         places += ((path, own.get("mcpServers")) for path, own in projects.items() if isinstance(own, dict))
     found: dict[tuple[str, str], tuple[str, Any, str]] = {}
     for folder, listed in places:
@@ -164,20 +164,21 @@ def _servers_of(text: str, file: str) -> list[tuple[str, Any, str]]:
 def entries_of_json(
     text: str, file: str, known: Mapping[str, Any] | None = None
 ) -> tuple[list[NewUpstreamEntry], dict[str, str]]:
-    """The entries for a file of another MCP host; and of its servers that cannot be one, name → why.
+    """The entries for a file of another MCP host; and the servers that cannot become entries: name → reason.
 
     Args:
         file: its name, for messages.
-        known: the upstreams that there are already, as they are written.
+        known: the existing upstreams, as written.
 
     Raises:
-        ConfigInvalid: it is no such file, or no server in it can be an entry (CONFIG_INVALID).
+        ConfigInvalid: it is not such a file, or none of its servers can become an entry (CONFIG_INVALID).
     """
     servers = _servers_of(text, file)
     found: dict[str, NewUpstreamEntry] = {}
     left_out: dict[str, str] = {}
     taken = dict(known or {})
-    for name, server, folder in sorted(servers, key=lambda item: not _is_name(item[0])):  # the others get what is free
+    # The others get the names that remain.
+    for name, server, folder in sorted(servers, key=lambda item: not _is_name(item[0])):
         there = f"{name} of {folder}" if folder else name
         try:
             new = _checked(_entry_of(name, server, taken, folder))
@@ -196,17 +197,17 @@ def entries_of_json(
 
 
 def write_entries(file: Path, entries: Sequence[NewUpstreamEntry]) -> None:
-    """Write entries into tavern.yaml; its comments stay. The file is made when there is none.
+    """Write entries into tavern.yaml, keeping its comments; a missing file is created.
 
     Raises:
-        ConfigInvalid: an upstream of this name is there already, or the file cannot be edited (CONFIG_INVALID).
+        ConfigInvalid: an upstream with this name exists, or the file cannot be edited (CONFIG_INVALID).
     """
     check_names(file, entries)
     set_members(file, "upstreams", {new.name: new.entry for new in entries})
 
 
 def check_names(file: Path, entries: Sequence[NewUpstreamEntry]) -> None:
-    """Return when no entry has the name of an upstream in tavern.yaml. Raises ConfigInvalid: one has (CONFIG_INVALID)."""
+    """Return if no entry has the name of an upstream in tavern.yaml. Raises ConfigInvalid: one has (CONFIG_INVALID)."""
     known = written_entries(file)
     for new in entries:
         if new.name in known:
@@ -216,7 +217,7 @@ def check_names(file: Path, entries: Sequence[NewUpstreamEntry]) -> None:
 
 
 def written_entries(file: Path) -> dict[str, Any]:
-    """The upstreams that tavern.yaml has, by name. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
+    """The upstreams in tavern.yaml, by name. Raises ConfigInvalid: it cannot be read (CONFIG_INVALID)."""
     from tavern_core.kernel.text.document import LARGEST_FILE
     from tavern_core.kernel.text.yaml_reader import read_yaml
 
@@ -262,7 +263,7 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> 
 
 
 def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
-    """What the operator must know about secrets and placeholders in places that cannot hold references."""
+    """Notes for the operator about secrets and placeholders in places that cannot hold references."""
     words, url = entry.get("command", ()), entry.get("url", "")
     if redact_text(line := shlex.join(words)) != line:
         yield "its command line may hold a secret, which review and the lock file show: move it into `environment`, by reference"
@@ -275,7 +276,7 @@ def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _command(server: Mapping[str, Any]) -> list[str]:
-    """What starts a server: elsewhere than on Windows, the command that is written after ``cmd /c``."""
+    """The command of a server; except on Windows, without a leading ``cmd /c``."""
     command, words = str(server.get("command", "")), _words(server.get("args"))
     if os.name != "nt" and command.lower() in ("cmd", "cmd.exe") and words[1:] and words[0].lower() == "/c":
         return words[1:]
@@ -291,8 +292,8 @@ def _words(written: Any) -> list[str]:
 
 
 def _name_of_server(name: str, server: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
-    """The name of an entry for a server: made from that of the server, else from what is started or reached, and of both if
-    another upstream has that name.
+    """A name for a server's entry: from the server's name, else from its command or address, else from both if
+    the name is taken.
     """
     if _is_name(name):
         return _name(name)
@@ -305,7 +306,7 @@ def _name_of_server(name: str, server: Mapping[str, Any], taken: Mapping[str, An
 
 
 def _is_name(written: str) -> bool:
-    """Whether a name can be made of it alone."""
+    """Whether it alone is enough to make a name."""
     try:
         _name(written)
     except ConfigInvalid:
@@ -318,10 +319,10 @@ def _url(server: Mapping[str, Any]) -> str | None:
 
 
 def _values(written: Any, prefix: str, notes: list[str]) -> Iterator[tuple[str, Any]]:
-    """Variables or headers: what may be a secret as a reference to a variable.
+    """Variables or headers; a value that may be a secret becomes a reference to a variable.
 
     Args:
-        prefix: of the variable for a header; empty: the variable is named as it is.
+        prefix: the prefix of a header's variable; empty: the variable keeps its name.
     """
     for name, value in (written or {}).items() if isinstance(written, Mapping) else ():
         text = value if isinstance(value, str) else json.dumps(value)
@@ -368,7 +369,7 @@ def _checked(new: NewUpstreamEntry) -> NewUpstreamEntry:
 
 
 def _name_of(words: Sequence[str], kind: str = "") -> str:
-    """A name from what is started or reached; of an address without a name: from the kind."""
+    """A name from the command or address; from the kind if an address contains no name."""
     if words and "://" in words[0]:
         host = words[0].split("/")[2].rpartition("@")[2].partition(":")[0]
         if kind and (host.lower() == "localhost" or host.startswith("[") or not any(map(str.isalpha, host))):
@@ -380,10 +381,10 @@ def _name_of(words: Sequence[str], kind: str = "") -> str:
 
 
 def _name(written: str) -> str:
-    """A name of an upstream that is as much like what is written as it can be.
+    """A valid name of an upstream that is as similar as possible to the text.
 
     Raises:
-        ConfigInvalid: nothing of it can be part of one (CONFIG_INVALID).
+        ConfigInvalid: the text contains nothing that a name may contain (CONFIG_INVALID).
     """
     name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", written).lower()).strip("-")
     name = _AFFIXES.sub("", _AFFIXES.sub("", name)) or name

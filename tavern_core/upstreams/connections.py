@@ -45,10 +45,10 @@ T = TypeVar("T")
 MAX_SESSIONS: Final = 64
 """Connections of one upstream: one for each set of credentials."""
 MAX_UNUSED: Final = 64
-"""Connections to endpoints of tools that are kept while no call uses them; of more, those that were used longest ago are closed."""
+"""Open connections to endpoints of tools that no call uses; beyond that number, the least recently used are closed."""
 _TARGETS: Final = ("url", "command", "package", "folder")
 _METHODS: Final = ("list_tools", "invoke", "check", "close")
-"""Those of `contract.adapters.Connection`."""
+"""The methods of `contract.adapters.Connection`."""
 
 
 class UpstreamConnections:
@@ -56,28 +56,28 @@ class UpstreamConnections:
 
     def __init__(self, entries: Mapping[str, UpstreamEntry], granted: UpstreamGrants) -> None:
         self.secrets: defaultdict[str, KnownSecrets] = defaultdict(KnownSecrets)
-        """Upstream → what is behind the references of its entry."""
+        """Upstream → the resolved secrets of its entry."""
         self._entries: dict[str, UpstreamSystem] = dict(entries)
-        """Those of the configuration, and those of tools with an endpoint of their own."""
+        """The systems of the configuration, and the endpoints of tools."""
         self._lifecycle = granted.specs.lifecycle
         self._base = granted.specs.base
         self._granted = granted
         self._sessions: dict[str, dict[str, UpstreamSession]] = {}
         self._in_process: dict[str, dict[str, tuple[Adapter, Connection]]] = {}
-        """Upstream → credential → an adapter that runs in this process, and the connection that it opened."""
+        """Upstream → credential → an adapter that runs in this process, and its open connection."""
         self._fitting: dict[str, Adapter] = {}
-        """Upstream → the adapter of its kind, where that takes its target."""
+        """Upstream → the adapter of its kind, if that accepts its target."""
         self._judged: dict[str, tuple[PluginRecord, PluginCondition, PluginCandidate]] = {}
-        """Upstream → what was known of its plugin when it was found to be granted what it needs."""
+        """Upstream → the state of its plugin when it was last found to have all required grants."""
         self._are_closed = False
-        """The host closes: no further connection is opened."""
+        """Whether the host is closing: no further connection is opened."""
         self._base.signals.rights.subscribe(self._close_revoked)
 
     def session(self, entry: UpstreamSystem, context: CallContext | None = None) -> UpstreamSession:
-        """The session of a caller: that of the credentials that hold for it.
+        """The session for a caller: the one with the credentials that apply to it.
 
         Raises:
-            UpstreamError: there are too many (UPSTREAM_ERROR).
+            UpstreamError: there are too many sessions (UPSTREAM_ERROR).
         """
         credential = credential_of(entry, context)
         sessions = self._sessions.setdefault(entry.name, {})
@@ -96,7 +96,7 @@ class UpstreamConnections:
         return session
 
     def check_endpoint(self, entry: ToolEndpoint) -> None:
-        """Return when the plugin of a tool may connect to its endpoint.
+        """Return if a tool's plugin may connect to its endpoint.
 
         Raises:
             PolicyDenied: it may not (POLICY_DENIED).
@@ -115,14 +115,14 @@ class UpstreamConnections:
             )
 
     def _know(self, entry: UpstreamSystem) -> None:
-        """Get to know an endpoint that is called. On the host's loop."""
+        """Register an endpoint that is called. Runs on the host's loop."""
         if isinstance(entry, ToolEndpoint):
             if entry.name not in self._entries:
                 self._close_unused()
             self._entries[entry.name] = entry
 
     def _close_unused(self) -> None:
-        """Close connections to endpoints that no call uses, but for `MAX_UNUSED`; what is known of these endpoints is forgotten."""
+        """Close unused connections to endpoints, except for `MAX_UNUSED`, and forget those endpoints."""
         unused = sorted(
             (since, name, key)
             for name, sessions in list(self._sessions.items())
@@ -140,7 +140,7 @@ class UpstreamConnections:
             asyncio.run_coroutine_threadsafe(_closed(closed), self._base.portal.loop())
 
     def state(self, entry: UpstreamSystem) -> ConnectionState:
-        """That of the connection for calls of the host itself."""
+        """The state of the connection for calls of the host itself."""
         return "open" if "" in self._in_process.get(entry.name, ()) else self.session(entry).state
 
     def was_used(self, entry: UpstreamSystem) -> bool:
@@ -151,12 +151,12 @@ class UpstreamConnections:
     async def use(
         self, entry: UpstreamSystem, context: CallContext | None, work: Callable[[Connection], Awaitable[T]]
     ) -> T:
-        """Do something with the connection of a caller.
+        """Do some work with the connection of a caller.
 
-        An adapter that runs in this process (`in_process`) is used on the caller's own loop; all others on the host's.
+        An adapter that runs in this process (`in_process`) works on the caller's own loop; all others on the host's.
 
         Raises:
-            CallError: what the upstream answered, or why it cannot be used.
+            CallError: the error of the upstream, or why it cannot be used.
         """
         self._need(entry)
         local = self._in_process.get(entry.name)
@@ -168,7 +168,7 @@ class UpstreamConnections:
         if getattr(adapter, "in_process", False):
             return await work(await self._local(entry, adapter, credential_of(entry, context)))
 
-        async def used() -> T:  # on the host's loop, so that no one closes the session before it is used
+        async def used() -> T:  # on the host's loop, so that the session cannot be closed before it is used
             self._know(entry)
             return await self.session(entry, context).use(work)
 
@@ -181,7 +181,7 @@ class UpstreamConnections:
         seconds: float,
         context: CallContext | None = None,
     ) -> T:
-        """Ask an upstream something that is not a call; whatever its adapter raises is an error of the upstream.
+        """Send an upstream a request that is not a call; any exception of its adapter becomes an error of the upstream.
 
         Raises:
             CallError: as `use`; CallTimeout: it took too long (TIMEOUT).
@@ -191,7 +191,7 @@ class UpstreamConnections:
             began = time.monotonic()
             try:
                 answer = await wait_bounded(work(connection), seconds)
-                self.session(entry).note_answer(began)  # also where no session is used
+                self.session(entry).note_answer(began)  # even if no session is used
                 return answer
             except TimeLimit:
                 text = f"{entry.name} did not answer within {seconds:g} s"
@@ -206,9 +206,9 @@ class UpstreamConnections:
 
     @contextmanager
     def errors_masked(self, entry: UpstreamSystem, outcome: Outcome = "none") -> Iterator[None]:
-        """Takes the secrets of the host, and those that the adapter keeps, out of errors: an upstream may repeat them.
+        """Remove the host's secrets and the adapter's own from errors, because an upstream may repeat them.
 
-        Args:
+        outcome: for an error of foreign code that contains a secret, which becomes an UpstreamError.
             outcome: of an error that is not of this host and holds a secret, which becomes an UpstreamError.
         """
         try:
@@ -234,7 +234,7 @@ class UpstreamConnections:
         return self._base.known_secrets.values | self.secrets[entry.name].renewed
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run in a task of the host's loop, from whichever loop the caller is on; cancelling the caller cancels the work."""
+        """Run in a task of the host's loop, from any loop; cancelling the caller cancels the work."""
         try:
             loop = self._base.portal.loop()
         except UsageError:  # the host is closed
@@ -243,7 +243,7 @@ class UpstreamConnections:
         return await LoopTask(work, loop).answer()
 
     async def log_in(self, entry: UpstreamSystem, show: Callable[[str], None]) -> None:
-        """Let a person log in to an upstream where its kind knows that; open connections are closed, so that the next is theirs."""
+        """Let a person log in, if the kind supports that; open connections are closed, so that new ones use it."""
         self._need(entry)
         adapter = await self.adapter(entry)
         if isinstance(adapter, LogsIn):
@@ -252,7 +252,7 @@ class UpstreamConnections:
             await self.close(entry.name)
 
     async def close(self, *names: str) -> None:
-        """Close the connections to these upstreams; none named: to all, for good."""
+        """Close the connections to these upstreams; without names: to all, permanently."""
         self._are_closed = self._are_closed or not names
         chosen = names or tuple({*self._sessions, *self._in_process})
         local = [one for name in chosen for _, one in self._in_process.pop(name, {}).values()]
@@ -263,10 +263,10 @@ class UpstreamConnections:
             await _without_error(connection)
 
     async def adapter(self, entry: UpstreamSystem) -> Adapter:
-        """The adapter of an upstream's kind, its plugin activated.
+        """The adapter for an upstream's kind, after activating its plugin.
 
         Raises:
-            UpstreamError: there is none, or the entry names no target that it takes (UPSTREAM_ERROR).
+            UpstreamError: there is none, or it does not accept the entry's target (UPSTREAM_ERROR).
         """
         kind, contributions = entry.config.kind, self._lifecycle.tables.contributions
         if (found := contributions.get("adapters", kind)) is None:
@@ -279,12 +279,12 @@ class UpstreamConnections:
         if before is not adapter:
             self._check_target(entry, adapter)
             self._fitting[entry.name] = adapter
-            if before is not None:  # its plugin was started again
+            if before is not None:  # its plugin was restarted
                 await self.close(entry.name)
         return adapter
 
     def flaw(self, entry: UpstreamSystem) -> UpstreamError | None:
-        """Why the entry cannot be used as it is written, as far as that is known before its adapter's plugin is activated."""
+        """Why the entry cannot be used as written, as far as that is known before its adapter's plugin is activated."""
         adapter = self._lifecycle.tables.contributions.get("adapters", entry.config.kind)
         if adapter is None:
             return None if entry.config.kind in self._declared_kinds() else self._no_adapter(entry)
@@ -311,7 +311,7 @@ class UpstreamConnections:
         return self._misconfigured(entry, ".kind", f"there is no adapter of kind {kind!r}", hint)
 
     def _check_target(self, entry: UpstreamSystem, adapter: Adapter) -> None:
-        """Raises UpstreamError: the adapter does not take what the entry names (UPSTREAM_ERROR)."""
+        """Raises UpstreamError: the adapter does not accept the entry's target (UPSTREAM_ERROR)."""
         named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
         try:
             targets = frozenset(adapter.targets)
@@ -323,7 +323,7 @@ class UpstreamConnections:
             raise self._misconfigured(entry, "", text, f"write {takes} in tavern.yaml")
 
     def _misconfigured(self, entry: UpstreamSystem, key: str, text: str, hint: str) -> UpstreamError:
-        """What is wrong with an entry, and where it is written."""
+        """The error of an entry, with its location."""
         path = f"upstreams.{entry.name}{key}"
         file, _, line = self._base.loaded.origins.get(f"upstreams.{entry.name}.kind", "").rpartition(":")
         where = (
@@ -332,14 +332,14 @@ class UpstreamConnections:
         return UpstreamError(f"{path}: {text}", hint=hint, outcome="none", findings=where, code=ConfigInvalid.code)
 
     def missing(self, entry: UpstreamSystem) -> tuple[str, ...]:
-        """The permissions that the upstream lacks; all of them if its plugin is not usable."""
+        """The permissions that the upstream lacks; all required ones if its plugin is not usable."""
         record = self._lifecycle.records.get(entry.plugin)
         if record is None or not record.usable or not entry.is_plugin(record.candidate):
             return entry.permissions or ("?",)
         return tuple(permission for permission in entry.permissions if not record.may(permission))
 
     def _need(self, entry: UpstreamSystem) -> None:
-        """Raises PolicyDenied: the upstream is disabled, or was not granted what it needs (POLICY_DENIED)."""
+        """Raises PolicyDenied: the upstream is disabled, or a required grant is missing (POLICY_DENIED)."""
         record = self._lifecycle.records.get(entry.plugin)
         now = None if record is None else (record, record.condition, record.candidate)
         if now is not None and self._judged.get(entry.name) == now:
@@ -356,8 +356,8 @@ class UpstreamConnections:
             self._judged[entry.name] = now
 
     def _close_revoked(self) -> None:
-        """Rights have changed: close the connections to upstreams that may no longer be used."""
-        if self._are_closed:  # the host closes, and with it these plugins: nothing is open any more
+        """After a change of rights, close the connections to upstreams that may no longer be used."""
+        if self._are_closed:  # the host is closing, and with it these plugins: no connection is open any more
             return
         for name in {*self._sessions, *self._in_process}:
             if (entry := self._entries.get(name)) is not None and self.missing(entry):
@@ -380,7 +380,7 @@ class UpstreamConnections:
 
     async def _local(self, entry: UpstreamSystem, adapter: Adapter, credential: str) -> Connection:
         held = self._in_process.get(entry.name, {}).get(credential)
-        if held is not None and held[0] is not adapter:  # opened by code that was replaced meanwhile
+        if held is not None and held[0] is not adapter:  # opened by code that has been replaced
             await self.close(entry.name)
             held = None
         if held is None:
@@ -403,14 +403,14 @@ class UpstreamConnections:
             connection = await adapter.connect(self._facility(entry, credential, adapter))
         if lacking := [name for name in _METHODS if not callable(getattr(connection, name, None))]:
             raise _failed(entry, f"what it opened has no method {lacking[0]}")
-        if self._are_closed:  # meanwhile
+        if self._are_closed:  # in the meantime
             await _without_error(connection)
             raise closed
         return connection
 
 
 def credential_of(entry: UpstreamSystem, context: CallContext | None) -> str:
-    """The key of `credentials` that holds for a caller; empty: those of the entry itself."""
+    """The key of `credentials` that applies to a caller; empty: the credentials of the entry itself."""
     if isinstance(entry, ToolEndpoint):
         return entry.fingerprint  # a factory may give each caller another header for its key
     known = entry.config.credentials
@@ -421,7 +421,7 @@ def credential_of(entry: UpstreamSystem, context: CallContext | None) -> str:
 
 @contextmanager
 def _settings_read() -> Iterator[None]:
-    """What is wrong with the settings of an upstream, such as its certificate, is an error of the upstream."""
+    """Turns errors in the settings of an upstream, such as its certificate, into errors of the upstream."""
     try:
         yield
     except CallError:
@@ -436,7 +436,7 @@ def _failed(entry: UpstreamSystem, why: BaseException | str) -> UpstreamError:
 
 
 async def _without_error(connection: Connection) -> None:
-    """Close a connection that is of no more use, whatever its adapter raises."""
+    """Close a connection that is no longer needed, ignoring any exception of its adapter."""
     with suppress(Exception, SystemExit):
         await connection.close()
 
@@ -446,7 +446,7 @@ async def _closed(sessions: list[UpstreamSession]) -> None:
 
 
 def without_secrets(answer: Any, secrets: frozenset[str]) -> Any:
-    """What came from an upstream, without these secrets."""
+    """An answer of an upstream, without these secrets."""
     if isinstance(answer, ToolResult):
         return redact_result(answer, secrets)
     return redact_values(answer, secrets) if isinstance(answer, str | dict | list) else answer

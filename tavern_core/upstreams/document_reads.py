@@ -1,7 +1,7 @@
-"""Reading a resource or a prompt of an upstream: who may, and what the log keeps of it.
+"""Reading a resource or a prompt of an upstream: the rules, and the record in the log.
 
-Lists and profiles name tools. For a read, the entries of lists are compared with ``<upstream>:<address or prompt>``, so that one for
-the whole upstream holds, too; a profile allows the reads of an upstream of which it lists a tool.
+Lists and profiles name tools. A read is compared with lists as ``<upstream>:<address or prompt>``, so that an entry for
+the whole upstream applies, too; a profile allows the reads of each upstream of which it lists a tool.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 DocumentKind = Literal["resource", "prompt"]
 _LONGEST_NAME: Final = 2_000
 _ABOUT: Final = ("principal", "requestId", "taskId", "traceId", "userId", "profile")
-"""Of the caller, in the log."""
+"""The caller's fields in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class DocumentReads:
         context: CallContext | None,
         ask: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> Mapping[str, Any]:
-        """What `ask` gives, if the caller may have it and it is on the record.
+        """The result of `ask`, if the caller may have it and the read could be recorded.
 
         Args:
             name: the address of a resource, or the name of a prompt.
 
         Raises:
             UsageError: no resource or prompt can have that name (USAGE).
-            PolicyDenied: the caller may not, or `audit.required` is set and the log failed (POLICY_DENIED).
+            PolicyDenied: the caller may not read it, or `audit.required` is set and the log failed (POLICY_DENIED).
         """
         check_caller(context)
         caller, began = context or self.specs.default, time.monotonic()
@@ -86,12 +86,12 @@ class DocumentReads:
         return answer
 
     def _note(self, entry: UpstreamEntry, data: Mapping[str, Any], began: float) -> bool:
-        """Put the read on the record; False if it must be there and is not."""
+        """Record the read; False: it must be recorded and could not be."""
         timed = {**data, "durationMs": round((time.monotonic() - began) * 1000, 3)}
         return self.specs.base.recorder.demanded(UPSTREAM_READ, timed, entry.plugin)
 
     async def _admit(self, entry: UpstreamEntry, name: str, caller: CallContext, *, is_host: bool) -> None:
-        """Raises PolicyDenied: lists, profile or permissions do not let the caller read this (POLICY_DENIED)."""
+        """Raises PolicyDenied: lists, profile or permissions do not allow the caller this read (POLICY_DENIED)."""
         what, inventory = f"{entry.plugin}:{name}", None
         if caller.profile is not None:
             await self.listings.find(entry.plugin)  # the profile may name tools of an upstream that was never listed
@@ -120,7 +120,7 @@ class DocumentReads:
 
 
 def _check_name(kind: DocumentKind, name: str) -> None:
-    """Raises UsageError: a server would read it as another one than lists do: as the same without the blanks, for example (USAGE)."""
+    """Raises UsageError: a server would read the name differently than lists do, such as without blanks (USAGE)."""
     if not name or not name.isprintable() or name != name.strip():
         what = "address of a resource" if kind == "resource" else "name of a prompt"
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Runs the tools of upstreams: the call has passed every check of the pipeline and goes to the connection."""
+"""Runs the tools of upstreams: a call that has passed all checks of the pipeline goes to the connection."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class UpstreamExecutor:
             facility = CallFacility(call, threads, owner, connections.secrets[entry.name])
             return _invoked(connections, entry, known, arguments, facility)
 
-        # Cancelling a call ends its work, but for what runs in this process: that may go on in a thread.
+        # Cancelling a call ends its work, except for adapters in this process, which may continue in a thread.
         stoppable = entry.config.package is None
         return BoundTool(run, is_async=True, wants_call=True, stoppable=stoppable, wants_control=True)
 
@@ -72,7 +72,7 @@ def _invoked(
     arguments: Mapping[str, Any],
     call: UpstreamCall,
 ) -> Awaitable[Any]:
-    """Make one call that the pipeline has let through; see `contract.adapters.Connection.invoke`."""
+    """Make a call that has passed the pipeline; see `contract.adapters.Connection.invoke`."""
     own = connections.secrets[entry.name]
 
     async def invoked(connection: Connection) -> Any:
@@ -80,7 +80,7 @@ def _invoked(
             with connections.errors_masked(entry, "unknown"):
                 answer = await connection.invoke(tool, arguments, call)
         except KeyboardInterrupt as error:
-            if threading.current_thread() is threading.main_thread():  # no other thread ever sees Ctrl-C
+            if threading.current_thread() is threading.main_thread():  # only the main thread sees Ctrl-C
                 raise
             raise UpstreamError(f"{tool.name} failed: {with_type(error)}", outcome="unknown") from error
         return without_secrets(answer, own.renewed) if own.renewed else answer

@@ -1,4 +1,4 @@
-"""What an adapter is handed: one configured upstream, and the call for which it is used (`contract.adapters`)."""
+"""The objects that an adapter gets: a configured upstream, and the call to serve (`contract.adapters`)."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ from tavern_core.upstreams.upstream_plugin_candidates import UpstreamSystem
 
 _TOKEN: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9._~+/=-]{20,}")
 _MOST_SECRETS: Final = 32
-"""Of one text that an adapter keeps."""
+"""Secrets in one text that an adapter stores."""
 _LONGEST_SECRET: Final = 16_000
 LOCK_S: Final = 60.0
-"""How long an adapter waits for what another process of this home does with the same credential."""
+"""How long an adapter waits for another process of this home that works with the same credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamGrants:
-    """What upstreams may use of this host, asked anew at each connection."""
+    """What upstreams may use of this host; read again for each connection."""
 
     specs: ToolSpecs
     reach: EffectiveScopes
     sandboxes: SandboxSource
 
     def record(self, plugin: str) -> PluginRecord:
-        """The plugin that an upstream is, or whose tool it is behind."""
+        """The plugin of an upstream; for an endpoint, the plugin of its tool."""
         return self.specs.lifecycle.records[plugin]
 
     def rights(self, record: PluginRecord) -> Rights:
-        """What the upstream of a plugin may do."""
+        """The rights of a plugin's upstream."""
         own = self.specs.rights(record, ToolSpec(record.name))
         scopes, places = tuple(self.reach.scopes(record).items()), tuple(self.reach.places(record).items())
         return replace(own, scopes=scopes, places=places)
 
     def secret(self, name: str, reference: Any) -> str:
-        """The text behind a reference; None: that to the secret `name` of tavern.yaml. Raises CallError."""
+        """The text behind a reference; None as the reference: the secret `name` of tavern.yaml. Raises CallError."""
         secrets = self.specs.base.config.secrets if reference is None else {name: reference}
         return self.specs.lifecycle.tables.settings.secret(name, secrets)
 
@@ -72,12 +72,12 @@ class UpstreamFacility:
     """`contract.adapters.Upstream` for one connection.
 
     Args:
-        schema: of the adapter's settings.
-        credential: the key of `credentials` that holds for this connection; empty: none.
-        secrets: gets what is behind the references of the entry, and what the adapter keeps.
+        schema: the schema of the adapter's settings.
+        credential: the key of `credentials` for this connection; empty: none.
+        secrets: receives the resolved references of the entry, and the texts that the adapter stores.
 
     Raises:
-        SettingsInvalid: a setting is not what the adapter takes, or nothing is behind a reference (SETTINGS_INVALID).
+        SettingsInvalid: a setting is invalid, or a reference cannot be resolved (SETTINGS_INVALID).
         PolicyDenied: a secret was not granted (POLICY_DENIED).
     """
 
@@ -106,18 +106,18 @@ class UpstreamFacility:
         self._granted = granted
         self._secrets = secrets
         self._known = base.known_secrets
-        """The secrets of the whole host: what the adapter keeps, and can be nothing but a token, is added."""
+        """The secrets of the whole host; texts of the adapter that can only be tokens are added."""
         for hidden in (self._known, secrets):
             MaskingFilter.put_on(self.log, hidden)
         self._store = base.home / "upstreams" / entry.name
-        """The private folder of what the adapter keeps."""
+        """The private folder for the adapter's texts."""
         self.settings, self.headers, self._environment = self._resolved(schema)
 
     def path(self, written: str) -> Path:
         return (self._base_dir / Path(written).expanduser()).absolute()
 
     def _resolved(self, schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, str], dict[str, str]]:
-        """Settings, headers and variables of the environment, checked, and with what is behind their references."""
+        """Settings, headers and environment variables, validated, with resolved references."""
         known = self._config.credentials.get(self._credential)
         own = {} if known is None else known.model_dump(mode="json")
         written = self._config.model_dump(mode="json", include={"settings", "headers", "environment"})
@@ -189,9 +189,10 @@ class UpstreamFacility:
             write_atomic(path, text)
 
     def _remember(self, name: str, text: str) -> None:
-        """What an adapter keeps is taken out of all that comes from its upstream, which may repeat it.
+        """Hide a stored text of the adapter in all data of its upstream, which may repeat it.
 
-        Only what can be no ordinary text is hidden in the whole host: its server chose it, and would choose what no one may see.
+        Only what cannot be ordinary text is hidden in the whole host: a server could otherwise choose texts to be
+            hidden.
         """
         found = list(islice((one for one in _secrets_of(text) if len(one) <= _LONGEST_SECRET), _MOST_SECRETS))
         owner = f"{self.name}\n{self._credential}\n{name}"
@@ -223,7 +224,7 @@ class UpstreamFacility:
 
 
 def _secrets_of(text: str) -> Iterator[str]:
-    """What is secret of a text that an adapter keeps: the values of a JSON object whose names say so; else all of it."""
+    """The secret parts of a text that an adapter stores: values of a JSON object with secret names; or all of it."""
     try:
         kept = json.loads(text)
     except (ValueError, RecursionError):
@@ -243,7 +244,7 @@ def _secrets_of(text: str) -> Iterator[str]:
 
 
 def _of_cookies(headers: Mapping[str, str]) -> Iterator[str]:
-    """The values of cookies that are secret by their names, or can be no ordinary text."""
+    """Cookie values that are secret by name, or cannot be ordinary text."""
     for name, value in headers.items():
         for cookie in value.split(";") if name.lower() == "cookie" else ():
             key, _, content = cookie.strip().partition("=")
@@ -252,10 +253,10 @@ def _of_cookies(headers: Mapping[str, str]) -> Iterator[str]:
 
 
 def _header(value: str, place: str) -> str:
-    """A value that can be sent in a header; blanks and line breaks around it, as files and commands leave them, are not part of it.
+    """A value that can be sent in a header, without surrounding blanks and line breaks, which files often have.
 
     Raises:
-        SettingsInvalid: it cannot; the message does not show it (SETTINGS_INVALID).
+        SettingsInvalid: it cannot be sent; the message does not show it (SETTINGS_INVALID).
     """
     value = value.strip()
     if not value.isascii() or not value.isprintable():
@@ -280,9 +281,9 @@ class CallFacility:
     """`contract.adapters.UpstreamCall` for one call.
 
     Args:
-        threads: where blocking code of the adapter runs.
-        owner: plugin and id of the tool: whose threads it takes.
-        secrets: what the adapter keeps; what it says during the call shows no more of that than its answer.
+        threads: runs blocking code of the adapter.
+        owner: plugin and id of the tool, whose threads are used.
+        secrets: the texts that the adapter stores; they are removed from its messages during the call, too.
     """
 
     __slots__ = ("_control", "_loop", "_owner", "_point", "_threads", "call", "context")
@@ -292,7 +293,7 @@ class CallFacility:
         self._threads = threads
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        """The caller's: who answers questions waits there, and not on the loop of the connection."""
+        """The caller's loop: answers to questions are awaited there, and not on the connection's loop."""
         self.context = ToolContext(call.id)
         self._control = control = RUNNING.get(call.id)
         self._point = None

@@ -1,11 +1,11 @@
-"""The HTTP client of one connection to an upstream: it reaches the origin that was granted, and nothing else.
+"""The HTTP client of one connection to an upstream: it connects only to the granted origin.
 
-    name of the url → its addresses, each judged → one connection pool to them, for as long as the connection lives
-    every answer    → bounded as it comes and unpacked; a redirect is not followed, one to elsewhere is an error
+    name in the URL → its addresses, each checked → one connection pool to them, as long as the connection lives
+    every answer → bounded before and after unpacking; redirects are not followed, one to another origin is an error
 
-Private addresses are what most upstreams have: the operator named the host and port in tavern.yaml and granted exactly that. A name of
-the public net must not lead to one over plain HTTP all the same: its owner decides where it leads, at every look-up anew. Over TLS the
-certificate shows that it is the host that was named.
+Most upstreams have private addresses: the operator named host and port in tavern.yaml and granted exactly these. But a
+public name must not lead to a private address over plain HTTP: its owner could change the address at every look-up.
+Over TLS, the certificate proves the identity of the host.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOCAL: Final = tuple(
     ip_network(n)
     for n in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "100.64.0.0/10", "fc00::/7", "::1/128")
 )
-"""Where machines of one's own are. Not 169.254.0.0/16, where clouds keep the credentials of a machine."""
+"""Typical addresses of private machines. Not 169.254.0.0/16, where clouds offer the credentials of a machine."""
 _MOST_CONNECTIONS: Final = 64
 _PEM: Final = "-----BEGIN"
 
@@ -54,24 +54,26 @@ def client(
     max_bytes: int = 64_000_000,
     resolve: Resolver = system_addresses,
 ) -> httpx2.AsyncClient:
-    """A client for the origin of `url`; relative addresses count from `url`.
+    """A client for the origin of `url`, which is also the base of relative addresses.
 
-    It takes no proxies or credentials from the environment, keeps no cookies and follows no redirects. Where it may not connect it
-    raises PolicyDenied (POLICY_DENIED), for a redirect to another origin and a certificate that either side does not accept UpstreamError
-    (UPSTREAM_ERROR), for an answer without end OutputTooLarge (OUTPUT_TOO_LARGE); everything else that goes wrong is an ``httpx2.HTTPError``.
+    It takes no proxies or credentials from the environment, keeps no cookies and follows no redirects. It raises
+        PolicyDenied
+    if it may not connect (POLICY_DENIED), UpstreamError for redirects to other origins and refused certificates
+    (UPSTREAM_ERROR), OutputTooLarge for too long answers (OUTPUT_TOO_LARGE), and ``httpx2.HTTPError`` for everything
+        else.
 
     Args:
-        scope: of the capability ``network`` that was granted.
+        scope: the granted scope of the capability ``network``.
         headers: sent with each request.
         certificate: ``{cert, key}`` of the client and ``ca``, a certification authority to trust instead of the public ones; PEM texts.
-        timeout_s: of connecting, and of the silence between two pieces of an answer.
-        max_bytes: of one answer, as it comes and unpacked; event streams, which may go on for days, have sixteen times as much.
-        resolve: how names become addresses.
+        timeout_s: for connecting, and for the time between two pieces of an answer.
+        max_bytes: of one answer, packed and unpacked; sixteen times as much for event streams, which may last for days.
+        resolve: resolves names to addresses.
 
     Raises:
         ToolFailed: httpx2 is not installed (TOOL_ERROR).
         SettingsInvalid: the certificate cannot be used (SETTINGS_INVALID).
-        PolicyDenied: `url` is not within the scope (POLICY_DENIED).
+        PolicyDenied: `url` is outside the scope (POLICY_DENIED).
     """
     try:
         import httpx2
@@ -110,11 +112,11 @@ def _granted(url: str, scope: Scope) -> Target:
 
 
 async def _addresses(target: Target, scope: Scope, resolve: Resolver) -> list[Address]:
-    """All addresses of `target`; one that may not be reached refuses them all.
+    """All addresses of `target`; a single forbidden address refuses the target.
 
     Raises:
-        PolicyDenied: one may not be reached (POLICY_DENIED).
-        NoAddress: there are none.
+        PolicyDenied: an address is forbidden (POLICY_DENIED).
+        NoAddress: it has no addresses.
     """
     found = await addresses_of(target, resolve)
     for address in found:
@@ -128,7 +130,7 @@ async def _addresses(target: Target, scope: Scope, resolve: Resolver) -> list[Ad
 
 
 def _is_own(target: Target, address: Address) -> bool:
-    """Whether a private address is where the host that was granted may well be."""
+    """Whether the granted host can plausibly have this private address."""
     if target.scheme != "https" and not is_private_name(target.host):
         return False
     mapped = getattr(address, "ipv4_mapped", None) or address
@@ -136,7 +138,7 @@ def _is_own(target: Target, address: Address) -> bool:
 
 
 def _tls(target: Target, certificate: Any) -> ssl.SSLContext:
-    """What the handshake checks and shows. Reading the public authorities takes a while, so plain HTTP goes without."""
+    """The TLS settings. Loading the public authorities takes a while, so plain HTTP does without."""
     if target.scheme != "https":
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     import httpx2
@@ -162,7 +164,7 @@ def _tls(target: Target, certificate: Any) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, cert: str, key: str) -> None:
-    """Load a client certificate. OpenSSL reads it from files alone, so it is in one of this user's for a moment."""
+    """Load a client certificate. OpenSSL only reads files, so it is in a private file for a moment."""
     with tempfile.TemporaryDirectory(prefix="tavern-") as folder:
         path = Path(folder) / "client.pem"
         path.touch(0o600)

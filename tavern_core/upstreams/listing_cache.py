@@ -1,12 +1,12 @@
-"""What upstreams listed last, on disk, so that their tools are there when a host opens and no upstream is asked.
+"""The last listing of each upstream on disk, so that tools exist when a host opens, without a request to an upstream.
 
-    cache/upstreams/<name>.index.json   fingerprint of the entry, when it was listed, the names of its tools, whether patterns are unchecked
-    cache/upstreams/<name>.json         the definitions, and those that were reviewed last
-    cache/upstreams/.health.json        name → when it was asked last, how long it took, what went wrong
+    cache/upstreams/<name>.index.json   fingerprint of the entry, time, names of tools, whether patterns are unchecked
+    cache/upstreams/<name>.json         the definitions, and the last reviewed ones
+    cache/upstreams/.health.json        name → time of the last request, its duration, its error
 
-The index is read when a host opens; definitions when tools are looked at. If another process has listed the upstream in between, the
-index is read again. A file that is damaged, or not of the same listing as the other, is an empty one: the upstream is listed anew. One
-upstream's files never cost another's.
+The index is read when a host opens, definitions on demand. If another process has listed the upstream in between, the
+index is read again. A file that is corrupt, or of another listing than the other file, counts as empty: the upstream is
+listed again. Corrupt files of one upstream do not affect others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tavern_core.model.plain_data import json_digest
 
 LARGEST_FILE: Final = 64_000_000
 MOST_LOCKED: Final = 20_000
-"""Bytes of one upstream in the lock file."""
+"""Bytes of one upstream's hashes in the lock file."""
 ALL_TOOLS: Final = "*"
 _OVER_ALL: Final = "all-"
 _LINE: Final = 80
@@ -43,7 +43,7 @@ class ListingIndexEntry:
     """One line of the index."""
 
     fingerprint: str
-    """Of the entry in tavern.yaml for which it was listed; for another one it does not hold."""
+    """The fingerprint of the entry in tavern.yaml; the listing is only valid for this entry."""
     at: float
     """Seconds since the epoch, UTC."""
     ttl_ms: int | None
@@ -51,11 +51,11 @@ class ListingIndexEntry:
     tools: tuple[str, ...]
     """Names as the upstream spells them."""
     has_unchecked: bool = True
-    """Whether there may be patterns that are not validated; else the definitions need not be read to report them."""
+    """Whether there may be patterns that are not validated; if not, the definitions need not be read to report them."""
 
     @classmethod
     def from_json(cls, data: Any) -> ListingIndexEntry | None:
-        """The inverse of `to_json`; None for anything else."""
+        """The inverse of `to_json`; None: invalid data."""
         try:
             fingerprint, at, ttl, etag, tools, *unchecked = data
             if not math.isfinite(at):
@@ -77,10 +77,10 @@ class ListingIndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
-    """The outcome of asking an upstream the last time, in whichever process."""
+    """The outcome of the last request to an upstream, by any process."""
 
     fingerprint: str
-    """Of the entry in tavern.yaml."""
+    """The fingerprint of the entry in tavern.yaml."""
     at: float
     """Seconds since the epoch, UTC."""
     latency_ms: float | None
@@ -89,7 +89,7 @@ class UpstreamHealth:
 
     @classmethod
     def from_json(cls, data: Any) -> UpstreamHealth | None:
-        """One row of the file; None for anything else."""
+        """One row of the file; None: invalid data."""
         try:
             fingerprint, at, latency, error = data
             if not math.isfinite(at) or not math.isfinite(latency or 0.0):
@@ -101,17 +101,17 @@ class UpstreamHealth:
 
 @dataclass(frozen=True, slots=True)
 class UncheckedPattern:
-    """A pattern in the schemas of a tool that the host cannot try, so that it leaves the check to the upstream."""
+    """A pattern in a tool's schema that the host cannot validate, so that it relies on the upstream."""
 
     pointer: str
-    """Into the tool: ``/inputSchema/properties/name/pattern``."""
+    """The pointer within the tool: ``/inputSchema/properties/name/pattern``."""
     pattern: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamDefinitions:
-    """What is known of the tools of one upstream."""
+    """The known tools of one upstream."""
 
     tools: Mapping[str, UpstreamTool] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -119,9 +119,9 @@ class UpstreamDefinitions:
     description: str = ""
     version: str = ""
     reviewed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Name → its definition when it was reviewed last, for a diff."""
+    """Name → its definition at the last review, for a diff."""
     unchecked: Mapping[str, tuple[UncheckedPattern, ...]] | None = field(default_factory=dict)
-    """Name → the patterns that are not validated. None: listed by a version that refused tools with such patterns."""
+    """Name → the patterns that are not validated. None: an older version listed it, which refused such tools."""
 
 
 class ListingCache:
@@ -135,26 +135,26 @@ class ListingCache:
         self._known: dict[str, UpstreamDefinitions] = {}
 
     def listed(self, name: str) -> ListingIndexEntry | None:
-        """When and how an upstream was listed last; None: never."""
+        """The last listing of an upstream; None: there is none."""
         with self._lock:
             if name not in self._listed:
                 self._listed[name] = ListingIndexEntry.from_json(self._json(f"{name}.index.json"))
             return self._listed[name]
 
     def definitions(self, name: str) -> UpstreamDefinitions:
-        """The tools of an upstream as they were listed last."""
+        """The tools of an upstream in its last listing."""
         with self._lock:
             if (found := self._known.get(name)) is None:
                 found = self._known[name] = self._read(name)
                 listed = self._listed.get(name)
                 if listed is not None and set(listed.tools) != found.tools.keys():
-                    # another process has listed it since the index was read, or one of both files is damaged
+                    # another process has listed it since the index was read, or one of the files is corrupt
                     now = ListingIndexEntry.from_json(self._json(f"{name}.index.json"))
                     self._listed[name] = now if now is not None and set(now.tools) == found.tools.keys() else None
             return found
 
     def store(self, name: str, listed: ListingIndexEntry, definitions: UpstreamDefinitions) -> None:
-        """Keep a listing.
+        """Store a listing.
 
         Raises:
             StateDamaged: it cannot be written (STATE_DAMAGED).
@@ -182,7 +182,7 @@ class ListingCache:
         return UpstreamHealth.from_json(self._health.read().values.get(name))
 
     def note_health(self, name: str, health: UpstreamHealth) -> None:
-        """Keep it for other processes; where it cannot be written, they do without."""
+        """Store it for other processes; skipped if it cannot be written."""
         row = [health.fingerprint, health.at, health.latency_ms, health.error]
         with suppress(StateDamaged, OSError):
             make_private_folder(self._folder)
@@ -203,7 +203,7 @@ class ListingCache:
             return UpstreamDefinitions()
 
     def _json(self, file: str) -> Any:
-        """What a file holds; None where it cannot be read."""
+        """The content of a file; None: it cannot be read."""
         try:
             text = read_text(self._folder / file, LARGEST_FILE)
             return None if text is None else from_json(text)
@@ -217,15 +217,15 @@ def digest(data: Any) -> str:
 
 
 def definition(tool: UpstreamTool) -> dict[str, Any]:
-    """All of a tool that a reviewer goes by."""
+    """The parts of a tool that a reviewer judges."""
     return {key: value for key, value in kept_json(tool).items() if key not in ("version", "data", "forwardsKey")}
 
 
 def lock_form(hashes: Mapping[str, str]) -> dict[str, str]:
-    """Tool → hash as the lock file has it.
+    """Tool → hash for the lock file.
 
-    Of an upstream with many tools it is one hash over all, because all processes read that file; and of one with none, so that its first
-    tool is a new one.
+    For an upstream with many tools it is one hash over all, because all processes read that file; also for one without
+    tools, so that its first tool is a new one.
     """
     if hashes and sum(len(name.encode()) + _LINE for name in hashes) <= MOST_LOCKED:
         return dict(hashes)
@@ -238,7 +238,7 @@ def is_of_all(locked: Mapping[str, str]) -> bool:
 
 
 def kept_json(tool: UpstreamTool) -> dict[str, Any]:
-    """All of a tool that is not a default, as it is kept."""
+    """The parts of a tool that are not defaults, as stored."""
     return {key: value for key, value in tool_json(tool).items() if value or key in ("name", "inputSchema")}
 
 

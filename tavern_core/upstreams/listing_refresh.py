@@ -1,9 +1,9 @@
-"""When upstreams are asked for their tools, and what comes of it.
+"""When upstreams are listed, and how their tools are registered.
 
-looked for, never listed     sync code waits a while, code under an event loop goes on without
-looked for, out of date      listed again in the background; what is known holds meanwhile
+looked up, never listed      sync code waits a while, code under an event loop continues without
+looked up, out of date       listed again in the background; the known tools are used meanwhile
 a tool of it was called      a call of an upstream that was never listed waits for its list
-the upstream says so         listed again in the background
+the upstream reports a change  listed again in the background
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from tavern_core.upstreams.tool_specs import (
 from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 
 LIST_S: Final = 60.0
-"""How long a listing may take, all pages."""
+"""The time limit of a listing, including all pages."""
 WAIT_S: Final = 10.0
-"""How long sync code that looks for tools waits for upstreams that were never listed."""
+"""How long a look-up by sync code waits for upstreams that were never listed."""
 PAUSE_S: Final = 0.5
-"""Between two lists of an upstream that says that its list changed, however often it says so."""
+"""The minimum time between two listings of an upstream that reports changes."""
 AGAIN_S: Final = 60.0
-"""How long an upstream that could not be listed is left alone, unless a caller asks for it by name."""
+"""How long an upstream is left alone after a failed listing, unless a caller names it."""
 CLOSING_S: Final = 5.0
-"""How long the end of the host waits for upstreams that answered the last time."""
+"""How long closing the host waits for upstreams that answered the last time."""
 
 _LATE: Final = "it had not listed its tools when the host was closed"
 
@@ -71,7 +71,7 @@ class ListingRefresh:
         quarantine: UpstreamQuarantine,
     ) -> None:
         self.errors: dict[str, TavernError] = {}
-        """Upstream → why it could not be listed or checked the last time."""
+        """Upstream → the error of its last listing or check."""
         self._entries = entries
         self._cache = cache
         self._lifecycle = lifecycle
@@ -83,12 +83,12 @@ class ListingRefresh:
         self._beginning = threading.Lock()
         self._under_way: dict[str, concurrent.futures.Future[None]] = {}
         self._changes: set[str] = set()
-        """Upstreams that said that their list changed and were not asked for it since."""
+        """Upstreams that reported a change and were not listed since."""
         self._first: set[str] = set()
-        """Upstreams whose first list is being registered."""
+        """Upstreams whose first listing is being registered."""
         self._listed_at: dict[str, float] = {}
         self._reported: dict[str, tuple[float | None, tuple[Diagnostic, ...]]] = {}
-        """Upstream → the time of its list, and what was reported of its schemas."""
+        """Upstream → the time of its listing, and the reported findings about its schemas."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = threading.Lock()
         for entry in entries.values():
@@ -111,13 +111,14 @@ class ListingRefresh:
                 self._waiting.release()
 
     def _report(self, entry: UpstreamEntry) -> None:
-        """Report what is not validated of its schemas; again where an activation has dropped that."""
+        """Report schemas that are not validated; again if an activation has removed the report."""
         diagnostics, listed = self._base.diagnostics, self._cache.listed(entry.name)
         if listed is None or not entry.is_listed:
             return
         at, found = self._reported.get(entry.name, (None, ()))
         if at != listed.at:
-            fresh = entry.unchecked() if listed.has_unchecked else ()  # each process would read all definitions
+            # Otherwise each process would read all definitions.
+            fresh = entry.unchecked() if listed.has_unchecked else ()
             if fresh != found:
                 diagnostics.withdraw("PATTERN_UNCHECKED", upstream=entry.name)
             found = fresh
@@ -127,24 +128,24 @@ class ListingRefresh:
                 diagnostics.put(one)
 
     def _changed(self, entry: UpstreamEntry) -> None:
-        """An upstream says that its list changed: list it again, and not for each time that it says so. From any thread."""
+        """Handle a reported change: list the upstream again, once for many reports. From any thread."""
         self._base.portal.loop().call_soon_threadsafe(self._note_change, entry)
 
     async def find(self, plugin: str) -> bool:
-        """List an upstream that was never listed, because a tool of it is wanted; True when there is something to look at now."""
+        """List an upstream that was never listed, because one of its tools is needed; True: there may be tools now."""
         entry = next((e for e in self._entries.values() if e.plugin == plugin), None)
         if entry is None or self._connections.missing(entry):
             return False
         if entry.is_listed and entry.name not in self._first:
             return False
-        await asyncio.shield(asyncio.wrap_future(self._begin(entry)))  # others may wait for the same list
+        await asyncio.shield(asyncio.wrap_future(self._begin(entry)))  # others may wait for the same listing
         return entry.is_listed
 
     async def refresh(self, entry: UpstreamEntry) -> ToolsDiff:
-        """Ask an upstream for its tools and register them. On the host's loop.
+        """List an upstream and register its tools. Runs on the host's loop.
 
         Raises:
-            CallError: it does not answer, or was not granted what it needs.
+            CallError: it does not answer, or lacks a required grant.
         """
         async with self._locks.setdefault(entry.name, asyncio.Lock()):
             self._changes.discard(entry.name)
@@ -164,11 +165,11 @@ class ListingRefresh:
 
     @property
     def is_busy(self) -> bool:
-        """Whether upstreams are listed in the background."""
+        """Whether upstreams are being listed in the background."""
         return bool(self._tasks) or any(not one.done() for one in self._under_way.values())
 
     async def close(self) -> None:
-        """End what is listed in the background: a command that is over soon may be the only one to ask. On the host's loop."""
+        """Finish listings in the background: a short command may be the only one to ask. Runs on the host's loop."""
         running: list[tuple[str, asyncio.Future[None]]] = [(task.get_name(), task) for task in self._tasks]
         running += [(name, asyncio.wrap_future(one)) for name, one in self._under_way.items() if not one.done()]
         awaited = [(name, one) for name, one in running if not self._was_ill(name)]
@@ -182,7 +183,7 @@ class ListingRefresh:
             await asyncio.wait([one for _, one in running])
 
     def forget_lateness(self, entry: UpstreamEntry) -> None:
-        """The operator has taken the list that is known: an unfinished later one is not an error of the upstream."""
+        """Ignore an unfinished later listing, because the operator has accepted the known one."""
         health = self._cache.health(entry.name)
         if health is not None and health.error == _LATE:
             self._cache.note_health(entry.name, replace(health, error=""))
@@ -192,7 +193,7 @@ class ListingRefresh:
         return health is not None and health.fingerprint == self._entries[name].fingerprint and bool(health.error)
 
     async def note_health(self, entry: UpstreamEntry, error: TavernError | None = None) -> None:
-        """Keep what came of asking an upstream, here and for other processes. One that may not be asked was not."""
+        """Store the outcome of a request to an upstream, also for other processes; unless it was not allowed."""
         if self._connections.missing(entry):
             return
         if error is None:
@@ -212,7 +213,7 @@ class ListingRefresh:
         return running is not None and not running.done()
 
     def _begin(self, entry: UpstreamEntry) -> concurrent.futures.Future[None]:
-        """List an upstream in the background, unless that is under way."""
+        """List an upstream in the background, unless that is in progress."""
         with self._beginning:
             if not self._is_under_way(entry):
                 listing = asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
@@ -220,7 +221,7 @@ class ListingRefresh:
             return self._under_way[entry.name]
 
     async def _quietly(self, entry: UpstreamEntry) -> None:
-        with suppress(TavernError):  # the status says why
+        with suppress(TavernError):  # the status gives the reason
             await self.refresh(entry)
 
     def _note_change(self, entry: UpstreamEntry) -> None:
@@ -232,7 +233,7 @@ class ListingRefresh:
 
     async def _list_change(self, entry: UpstreamEntry) -> None:
         await asyncio.sleep(max(0.0, self._listed_at.get(entry.name, 0.0) + PAUSE_S - time.monotonic()))
-        if entry.name in self._changes:  # no list that was asked for since has it
+        if entry.name in self._changes:  # no later listing contains the change
             await self._quietly(entry)
 
     def _is_due(self, entry: UpstreamEntry, now: float) -> bool:
@@ -255,14 +256,14 @@ class ListingRefresh:
         )
 
     def _etag(self, entry: UpstreamEntry) -> str:
-        """That of the list that is known; empty where its definitions were lost, or an earlier version left more tools out. In a
-        thread: they are read."""
+        """The tag of the known listing; empty: its definitions were lost, or an older version left more tools out.
+        In a thread: it reads the definitions."""
         known = entry.definitions
         is_whole = bool(known.tools) and entry.is_listed and known.unchecked is not None
         return (self._cache.listed(entry.name) or _NEVER).etag if is_whole else ""
 
     def _take(self, entry: UpstreamEntry, listing: Listing | None) -> ToolsDiff:
-        """Keep a listing and register its tools. In a thread: each schema is looked through."""
+        """Store a listing and register its tools. Runs in a thread, as it checks each schema."""
         now, before = time.time(), entry.tools()
         if listing is None and entry.is_listed:  # nothing has changed
             known = self._cache.listed(entry.name) or _NEVER
@@ -299,7 +300,7 @@ class ListingRefresh:
         self._report(entry)
         for what, hint in unknown_overrides(entry.name, entry.config, kept).items():
             self._base.diagnostics.add("CONFIG_INVALID", what, plugin=entry.plugin, hint=hint)
-        if not is_same:  # also where no reviewer would see a change: calls are bound to what the adapter needs for them
+        if not is_same:  # even if no reviewer would see a change: calls are bound to data of the adapter
             self._lifecycle.tools_changed(entry.plugin, entry.candidate())
         if diff := _diff(before, kept.tools):
             ids = {key: [f"{entry.plugin}:{local_name(n)}" for n in names] for key, names in diff.to_json().items()}

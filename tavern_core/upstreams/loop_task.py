@@ -1,7 +1,7 @@
-"""Work in a task of the host's loop, for a caller on any loop.
+"""Runs work in a task of the host's loop, for a caller on any loop.
 
-Written out, because `asyncio.run_coroutine_threadsafe` and `wrap_future` go through two more futures and their locks, and what waits for
-the end of a task learns of it a turn of the loop later, or never, where the task swallows its cancellation.
+Written by hand, because `asyncio.run_coroutine_threadsafe` and `wrap_future` add two futures with locks, and code that
+waits for the end of a task is resumed a turn of the loop later, or never if the task swallows its cancellation.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class LoopTask(Generic[T]):
-    """Begins in `answer`, which is awaited once.
+    """Runs the work once `answer` is awaited, which happens once.
 
     Args:
-        loop: of the host.
+        loop: the loop of the host.
     """
 
     __slots__ = ("_answers", "_errors", "_is_given_up", "_loop", "_ours", "_task", "_waiter", "_work")
@@ -38,7 +38,7 @@ class LoopTask(Generic[T]):
         """The caller was cancelled."""
 
     async def answer(self) -> T:
-        """What the work returns or raises; cancelling the caller cancels it."""
+        """Return the result of the work or raise its error; cancelling the caller cancels the work."""
         if self._loop is self._ours:
             self._begin()
         else:
@@ -72,7 +72,7 @@ class LoopTask(Generic[T]):
 
     async def _run(self) -> None:
         assert self._task is not None
-        self._task.remove_done_callback(self._ended)  # it costs a turn of the loop
+        self._task.remove_done_callback(self._ended)  # it would cost a turn of the loop
         try:
             self._answers.append(await self._work)
         except GeneratorExit:

@@ -1,4 +1,4 @@
-"""What carries the requests of one connection: to one origin, at addresses that were judged, with bounded answers."""
+"""The HTTP transport of one connection: to one origin, at checked addresses, with bounded answers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tavern_core.errors import UpstreamError
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _PIECE: Final = 4_096
-"""Packed bytes that are unpacked at a time: at most 4 MB come of them, so the event loop is never held up."""
+"""Packed bytes that are unpacked at a time: at most 4 MB result, so the event loop is never blocked for long."""
 _STREAM_FACTOR: Final = 16
 _SOME_CERTIFICATE: Final = "write `certificate: {cert: {$file: …}, key: {$file: …}}` into an entry of `upstreams`"
 _OTHER_CERTIFICATE: Final = "use one that is valid and that the server's certification authority has issued"
 _OF_CERTIFICATES: Final = "CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR", "HANDSHAKE_FAILURE"
-"""Alerts with these in their names refuse a client; the last one is what TLS 1.2 has for one that shows no certificate."""
+"""TLS alerts with these in their names refuse a client; in TLS 1.2, the last one means a missing client certificate."""
 _OF_PACKING: Final = "content-encoding", "content-length"
-"""Headers of an answer that do not hold any more once it is unpacked."""
+"""Headers of an answer that are wrong once it is unpacked."""
 
 
 class OriginTransport(httpx2.AsyncBaseTransport):
-    """Sends to `target` alone.
+    """Sends only to `target`.
 
     Args:
-        addresses: those of the target, judged; asked once, before the first request.
+        addresses: resolves and checks the addresses of the target; called once, before the first request.
         max_bytes: of one answer.
-        connections: how many there are at most at one time.
-        has_certificate: whether `tls` shows a certificate of the client.
+        connections: the maximum number at one time.
+        has_certificate: whether `tls` has a client certificate.
     """
 
     def __init__(
@@ -122,9 +122,10 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         raise failed
 
     def _of_tls(self, error: Exception) -> Exception:
-        """What `error` means where certificates may be the reason.
+        """The error for `error` if certificates may be the reason.
 
-        With TLS 1.3 a server refuses the certificate of a client only after the handshake, and many end the connection without a word.
+        With TLS 1.3 a server refuses a client certificate only after the handshake, and many close the connection
+            silently.
         """
         known = _tls_error(error)
         reason = known.reason or "" if known is not None else ""
@@ -152,7 +153,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         return kind(text)
 
     def _addressed(self, url: httpx2.URL, address: Address) -> httpx2.URL:
-        """`url` with the address in place of the name. Building one costs as much as a request, and most requests go to one."""
+        """`url` with the address instead of the name. Cached: building one costs as much as a request."""
         known = self._last
         if known is None or known[0] != url or known[1] != address:
             known = self._last = url, address, url.copy_with(host=str(address))
@@ -193,7 +194,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """A body, unpacked, with an end."""
+    """An unpacked body of limited length."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, unpacker: Unpacker, is_packed: bool) -> None:
         self._stream = stream
@@ -218,7 +219,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """What went wrong with TLS, of an error or of what led to it."""
+    """The TLS error behind an error, or None."""
     for _ in range(10):
         if error is None or isinstance(error, ssl.SSLError):
             return error
@@ -227,7 +228,7 @@ def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
 
 
 def _origin(url: str) -> str:
-    """``scheme://host:port`` of an address, fit for a message."""
+    """``scheme://host:port`` of an address, for messages."""
     try:
         return str(read_url(url))
     except BadUrl:

@@ -1,12 +1,13 @@
-"""The program of an upstream: started in the sandbox of scripts, or outside of it where that was granted; ended with all it started.
+"""The program of an upstream, in the sandbox of scripts or, if granted, outside; ended with its process tree.
 
     process = await start_process(["mcp-server-time"], ProcessEnvironment(folder, environment), sandbox, rights)
     await process.write(b"…\\n")
     async for line in process.lines(4_000_000): ...
     await process.close()
 
-Inside or outside of a box, a program has a guard that belongs to no process of the host (`box/script_fork_job.py`): what it leaves behind is
-killed, also what made itself a session of its own, and also when the host is killed.
+Inside or outside of a box, a program has a guard outside of the host's process (`box/script_fork_job.py`): it kills
+    what
+the program leaves behind, even in other sessions, and even if the host is killed.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from tavern_core.schema.secret_scanning import redact_text
 START_S: Final = 20.0
 """How long the guard may take to start a program."""
 _FOR_EVER_S: Final = 30_000_000.0
-"""Of one program, about a year: select takes no larger number everywhere."""
+"""About a year: some systems accept no larger number in select."""
 _AT_ONCE: Final = 65_536
 _MOST_HELD: Final = 1_000_000
-"""Bytes that wait for the reader; more stay in the pipe, and the program waits."""
+"""Bytes that wait for the reader; the rest stays in the pipe, and the program waits."""
 _STDERR_HALF: Final = 8_192
 _TAIL: Final = 600
 """Characters of stderr that an error quotes."""
@@ -47,31 +48,33 @@ _TAIL: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnvironment:
-    """Where a program starts, and what it is given."""
+    """The working directory and environment of a program."""
 
     folder: str
     """The working directory: the folder of tavern.yaml."""
     environment: Mapping[str, str]
-    """What the entry says, secrets resolved; in addition to what every program sees. Variables that are never passed are left out."""
+    """The variables of the entry, secrets resolved, added to those that every program gets. Some are never passed."""
     secrets: tuple[str, ...] = ()
-    """To be removed from what it writes to stderr."""
+    """Texts to remove from its stderr."""
 
 
 async def start_process(
     argv: Sequence[str], env: ProcessEnvironment, sandbox: Sandbox, rights: Rights, *, trusted: bool = False
 ) -> RunningProcess:
-    """Start a program and return when it runs.
+    """Start a program; return when it runs.
 
     Args:
-        argv: program and arguments. The program is looked for on PATH, then beside this interpreter; with a slash, from `env.folder`.
+        argv: program and arguments. A program is searched on PATH, then next to this interpreter; with a slash in its
+            name, relative to `env.folder`.
         sandbox: of the upstream.
         rights: what was granted to the upstream: paths, network, other programs.
-        trusted: outside of every sandbox, with the rights of the host; its whole process tree is ended all the same.
+        trusted: whether it runs outside of every sandbox, with the rights of the host; its process tree still ends as
+            a whole.
 
     Raises:
-        PolicyDenied: the sandbox cannot be made on this machine (POLICY_DENIED).
+        PolicyDenied: the sandbox is not available on this machine (POLICY_DENIED).
         UpstreamError: there is no such program, or it cannot be run (UPSTREAM_ERROR).
-        ConnectionLost: what starts programs cannot be reached (CONNECTION_LOST).
+        ConnectionLost: the server that starts programs cannot be reached (CONNECTION_LOST).
     """
     program = _found(argv[0], env)
     words = (program, *argv[1:])
@@ -94,14 +97,14 @@ async def start_process(
 
 
 class RunningProcess:
-    """`contract.adapters.Process`. Belongs to the event loop that it was started on.
+    """`contract.adapters.Process`. Used on the event loop on which it was started.
 
     Args:
-        child: closed with it.
+        child: closed with the process.
         sandbox: gets the layers that its box lacks.
-        serve: is given the gateway of its box; None: it has none.
-        secrets: to be removed from what it writes to stderr.
-        opened: what is closed after it.
+        serve: gets the gateway of its box; None: it has none.
+        secrets: texts to remove from its stderr.
+        opened: resources that are closed after it.
     """
 
     def __init__(
@@ -123,13 +126,13 @@ class RunningProcess:
         self._started: asyncio.Future[ScriptOutcome | None] = self._loop.create_future()
         self._ended: asyncio.Future[ScriptOutcome] = self._loop.create_future()
         self._writable: asyncio.Future[None] | None = None
-        """Of a writer that waits for its stdin."""
+        """The future of a writer that waits for its stdin."""
         self._writing = asyncio.Lock()
         self._is_closed = False
         self._stdin = child.stdin
         self._chunks: deque[bytes] = deque()
         self._held = 0
-        """Bytes of `_chunks`."""
+        """The bytes in `_chunks`."""
         self._is_reading = False
         self._is_at_end = False
         self._arrived: asyncio.Future[None] | None = None
@@ -150,7 +153,7 @@ class RunningProcess:
             self._started.set_result(ended)
 
     async def begun(self, seconds: float) -> None:
-        """Wait until it runs; raises as `start_process` does."""
+        """Wait until the program runs; raises as `start_process` does."""
         await asyncio.wait([self._started], timeout=seconds)
         ended = self._started.result() if self._started.done() else ScriptOutcome("lost")
         if ended is not None:
@@ -168,13 +171,13 @@ class RunningProcess:
                 except BlockingIOError:
                     await self._until_writable()
                 except OSError:
-                    break  # no one waits for the lock while its end is not reported yet
+                    break  # no writer waits for the lock while its end is not reported yet
             else:
                 return
         raise await self._ending()
 
     async def lines(self, most: int) -> AsyncIterator[bytes]:
-        """See `Process.lines`. Raises ConnectionLost when it has ended (CONNECTION_LOST)."""
+        """See `Process.lines`. Raises ConnectionLost: it has ended (CONNECTION_LOST)."""
         begun: list[bytes] = []
         size = 0
         while True:
@@ -199,7 +202,7 @@ class RunningProcess:
         return redact_text(text, self._secrets)
 
     async def close(self, grace_s: float = 2.0) -> None:
-        """See `Process.close`. What still waits for it fails with ConnectionLost (CONNECTION_LOST)."""
+        """See `Process.close`. Waiting readers and writers fail with ConnectionLost (CONNECTION_LOST)."""
         if self._is_closed:
             return
         try:
@@ -212,7 +215,7 @@ class RunningProcess:
             await self.kill()
 
     async def kill(self) -> None:
-        """End it at once, with all it started; then close what was opened for it."""
+        """End it at once, with its whole process tree; then close its resources."""
         self._let_go()
         await self._opened.aclose()
 
@@ -230,7 +233,7 @@ class RunningProcess:
         self._child.close()
 
     async def _read(self) -> bytes:
-        """The next piece of its stdout, which is read as it comes and waits here."""
+        """The next piece of its stdout, which is read on arrival and waits here."""
         while not self._chunks:
             if self._is_closed:
                 raise self._lost()
@@ -243,7 +246,7 @@ class RunningProcess:
             await self._arrived
         data = self._chunks.popleft()
         self._held -= len(data)
-        if len(data) == _AT_ONCE:  # it writes faster than is read: others have their turn
+        if len(data) == _AT_ONCE:  # it writes faster than it is read: let other tasks run
             await asyncio.sleep(0)
         return data
 
@@ -300,7 +303,7 @@ class RunningProcess:
         return self._why(self._ended.result() if self._ended.done() else ScriptOutcome("stop"))
 
     def _why(self, ended: ScriptOutcome) -> CallError:
-        """The error that says how it ended, with the end of its stderr."""
+        """The error for its end, with the end of its stderr."""
         if ended.reason == "boxless" and ended.missing is not None:
             return PolicyDenied(
                 f"{self._name} may only run in a sandbox, and this machine lacks a layer of it: {': '.join(ended.missing)}",
@@ -347,7 +350,7 @@ def _found(program: str, env: ProcessEnvironment) -> str:
 
 
 def _existing(word: str, folder: str) -> str:
-    """The path that an argument names; empty where it names none. What was reviewed on the command line may be read."""
+    """The path that an argument names; empty: none. Files named on the reviewed command line may be read."""
     with contextlib.suppress(OSError, ValueError):
         if not word.startswith("-") and (path := Path(folder, word)).exists():
             return str(path.resolve())
@@ -367,6 +370,6 @@ def _environment(env: ProcessEnvironment, work: str) -> dict[str, str]:
     environment = for_programs(os.environ, runtime_paths.own_library())
     if work:
         environment |= {"HOME": work, "TMPDIR": work}
-        if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
+        if site.ENABLE_USER_SITE:  # otherwise packages that are installed for this user are found through their home
             environment["PYTHONUSERBASE"] = site.getuserbase()
     return environment | {name: value for name, value in env.environment.items() if not is_refused(name)}

@@ -1,6 +1,7 @@
-"""Which tools of an upstream are as they were when the operator reviewed them.
+"""Decides which tools of an upstream are as the operator reviewed them.
 
-The lock file has the hash of each reviewed definition; the cache of listings keeps the definition itself, for a diff. Where an
+The lock file has the hash of each reviewed definition; the cache of listings has the definition itself, for a diff. If
+    an
 upstream is pinned, or the host is locked, a tool that is new, changed or renamed is in quarantine until it is accepted.
 """
 
@@ -20,22 +21,23 @@ from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 
 
 class UpstreamQuarantine:
-    """Compares what is listed with what was reviewed."""
+    """Compares listings with what was reviewed."""
 
     def __init__(self, grants: GrantStore, cache: ListingCache) -> None:
         self._grants = grants
         self._cache = cache
 
     def check(self, entry: UpstreamEntry, tool: UpstreamTool) -> None:
-        """Return when the tool may be called.
+        """Return if the tool may be called.
 
         Raises:
-            ToolQuarantined: it is not as it was reviewed, and that matters here; names the parts that changed (TOOL_QUARANTINED).
+            ToolQuarantined: it differs from the review, and that matters here; names the parts that changed
+                (TOOL_QUARANTINED).
         """
         if not self._is_strict(entry):
             return
         if found := self.differences(entry).get(tool.name):
-            entry.list_changed.emit()  # another process may have accepted a list that is not known here yet
+            entry.list_changed.emit()  # another process may have accepted a listing that is not known here yet
             raise ToolQuarantined(
                 f"{entry.plugin}:{local_name(tool.name)} is in quarantine: {_summary(found)}",
                 hint=f"tavern upstreams show {entry.name} shows the difference; if it is what you want: "
@@ -51,7 +53,7 @@ class UpstreamQuarantine:
         return tuple(sorted(name for name in self.differences(entry) if name in tools))
 
     def differences(self, entry: UpstreamEntry) -> dict[str, tuple[Difference, ...]]:
-        """Tool → where it is not as it was reviewed."""
+        """Tool → its differences from the review."""
         reviewed = self._reviewed(entry)
         if reviewed is None:
             return {}
@@ -70,12 +72,12 @@ class UpstreamQuarantine:
         return found
 
     def first_seen(self, entry: UpstreamEntry) -> None:
-        """After a listing: take everything as reviewed where nothing was yet."""
+        """After a listing: accept everything as reviewed if nothing was reviewed yet."""
         if not self._grants.is_frozen and self._reviewed(entry) is None:
             self.accept(entry, None)
 
     def accept(self, entry: UpstreamEntry, tools: Sequence[str] | None) -> None:
-        """Take definitions as reviewed, as they are now.
+        """Accept the current definitions as reviewed.
 
         Args:
             tools: names; None: all. Those that are gone are forgotten.
@@ -85,7 +87,7 @@ class UpstreamQuarantine:
         """
         record = self._grants.read().get(entry.plugin)
         if record is None and not entry.config.requested().capabilities:
-            return  # it needs no grant, so no one reviews it
+            return  # it needs no grant, so it is not reviewed
         hashes = entry.hashes()
         chosen = hashes
         if tools is not None:
@@ -102,14 +104,14 @@ class UpstreamQuarantine:
             self._cache.store(entry.name, listed, replace(known, reviewed=kept))
 
     def reviewed(self, entry: UpstreamEntry) -> dict[str, Mapping[str, Any]]:
-        """The definitions that were reviewed, as far as they are known: to be kept with the next listing."""
+        """The reviewed definitions, as far as they are known: stored with the next listing."""
         hashes, kept = self._reviewed(entry) or {}, self._kept(entry)
         now = {name: definition(tool) for name, tool in entry.tools().items()}
         same = {name: known for name, known in now.items() if hashes.get(name) == digest(known)}
         return {**{name: old for name, old in kept.items() if name in hashes}, **same}
 
     def _reviewed(self, entry: UpstreamEntry) -> dict[str, str] | None:
-        """Tool → hash, as the lock file has it; None: nothing was reviewed yet."""
+        """Tool → hash, as in the lock file; None: nothing was reviewed yet."""
         record = self._grants.read().get(entry.plugin)
         if record is None or not record.tools:
             return None
@@ -117,10 +119,10 @@ class UpstreamQuarantine:
             return dict(record.tools)
         kept = {name: digest(old) for name, old in self._kept(entry).items()}
         known = (hashes for hashes in (kept, entry.hashes()) if lock_form(hashes) == record.tools)
-        return next(known, {})  # what was reviewed is not known any more, so everything is new
+        return next(known, {})  # the reviewed state is no longer known, so everything is new
 
     def _kept(self, entry: UpstreamEntry) -> Mapping[str, Mapping[str, Any]]:
-        """The definitions that were kept, also of the entry as it was configured before; the lock file says which of them hold."""
+        """The stored definitions, also of the entry's earlier configuration; the lock file decides which are valid."""
         return self._cache.definitions(entry.name).reviewed
 
     def _is_strict(self, entry: UpstreamEntry) -> bool:
@@ -128,7 +130,7 @@ class UpstreamQuarantine:
 
 
 def _shape(data: Any) -> str:
-    """A definition but for its name."""
+    """A definition without its name."""
     return digest({key: value for key, value in data.items() if key not in ("name", "displayName")}) if data else ""
 
 

@@ -1,11 +1,12 @@
-"""One connection to one upstream with one set of credentials: opened on first use, closed when idle, opened again when it was lost.
+"""One connection to one upstream with one set of credentials: opened on first use, closed when idle, reopened.
 
     idle --first call--> connecting --> open --idle for a while, or closed--> idle
                              |            |
                              +--> failed <+ lost: the next call connects again, after a pause that grows
 
-The connection belongs to one task from its opening to its closing; calls run in tasks of their own on the same loop, the host's. So a
-library that is bound to its task (cancel scopes of anyio) is opened and closed where it must be, and a call that is cancelled ends itself alone.
+The connection belongs to one task from opening to closing; calls run in their own tasks on the same loop, the host's.
+    So a
+library that is bound to its task (cancel scopes of anyio) works, and cancelling a call ends only this call.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ ConnectionState = Literal["idle", "connecting", "open", "failed"]
 CONNECT_S: Final = 60.0
 CLOSE_S: Final = 5.0
 CHECK_AFTER_S: Final = 60.0
-"""A connection that was unused for so long is asked whether it still answers before a call is trusted to it."""
+"""A connection that was unused for this long is checked before a call uses it."""
 CHECK_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 60.0
 
 
 class UpstreamSession:
-    """See the module. All methods run on the host's loop.
+    """A connection; see the module. All methods run on the host's loop.
 
     Args:
-        name: of the upstream, for messages.
+        name: the name of the upstream, for messages.
         connect: opens a connection.
         idle_s: how long an unused connection stays open.
-        is_listed: whether it is an upstream that commands know.
+        is_listed: whether it is a configured upstream, which commands list.
     """
 
     def __init__(
@@ -49,17 +50,17 @@ class UpstreamSession:
     ) -> None:
         self.state: ConnectionState = "idle"
         self.error: CallError | None = None
-        """Why it could not be opened, or was lost, the last time."""
+        """The error of the last attempt to open it, or of its loss."""
         self.latency_ms: float | None = None
-        """Of the last thing that was asked of it."""
+        """The time of the last request."""
         self._name = name
         self._is_listed = is_listed
         self._connect = connect
         self._idle_s = idle_s
         self._owner: asyncio.Task[None] | None = None
-        """That of the connection that is open, or being opened."""
+        """The task of the connection that is open, or being opened."""
         self._owners: set[asyncio.Task[None]] = set()
-        """Those, too, that are closing what was lost."""
+        """Also the tasks that are closing lost connections."""
         self._opened: asyncio.Future[Connection] | None = None
         self._end = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -68,11 +69,12 @@ class UpstreamSession:
         self._used = 0.0
 
     async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do something with the open connection. Where that turns out to be lost before anything began, another is opened at once.
+        """Do some work with the open connection. If it was lost before anything began, another one is opened at once.
 
         Raises:
-            ConnectionLost: it could not be opened (outcome ``none``), or was lost meanwhile (outcome ``unknown``) (CONNECTION_LOST).
-            CallError: what the upstream answered.
+            ConnectionLost: it could not be opened (outcome ``none``), or was lost meanwhile (outcome ``unknown``)
+                (CONNECTION_LOST).
+            CallError: the error of the upstream.
         """
         was_open = self._opened is not None and self._opened.done()
         opened = await self._ready()
@@ -91,10 +93,10 @@ class UpstreamSession:
                 raise
             self._not_before = 0.0
         except asyncio.CancelledError:
-            if task not in self._tasks and task.cancelling() == 1:  # the connection was closed beneath it
+            if task not in self._tasks and task.cancelling() == 1:  # the connection was closed meanwhile
                 task.uncancel()
                 raise self._lost_error() from None
-            if not task.cancelling():  # no one requested that: the library gave the call up
+            if not task.cancelling():  # nobody requested that: the library abandoned the call
                 lost = self._lost_error()
                 self._lose(opened, lost)
                 raise lost from None
@@ -105,11 +107,11 @@ class UpstreamSession:
         return await self.use(work)
 
     def note_answer(self, began: float) -> None:
-        """The upstream has answered what it was asked at `began`, on the clock of `time.monotonic`."""
+        """Record an answer to a request that began at `began`, on the clock of `time.monotonic`."""
         self.latency_ms = (time.monotonic() - began) * 1000
 
     async def close(self) -> None:
-        """Close the connection; what still waits for an answer fails with ConnectionLost."""
+        """Close the connection; waiting requests fail with ConnectionLost."""
         if not (owners := list(self._owners)):
             return
         self._end.set()
@@ -145,13 +147,13 @@ class UpstreamSession:
         return opened
 
     async def _checked(self, opened: asyncio.Future[Connection]) -> None:
-        """Ask an old connection whether it still answers; one that does not is opened again."""
+        """Check an old connection; if it does not answer, open another one."""
         self._used = time.monotonic()
         try:
             async with asyncio.timeout(CHECK_S):
                 await opened.result().check()
         except (CallError, TimeoutError) as error:
-            if opened is not self._opened:  # another call has found that out, and the next one may be open
+            if opened is not self._opened:  # another call has found that out, and the next connection may be open
                 return
             self._lose(opened, error if isinstance(error, CallError) else self._lost_error())
             self._not_before = 0.0
@@ -165,12 +167,12 @@ class UpstreamSession:
 
     @property
     def unused_since(self) -> float | None:
-        """When its last call ended; None: one is under way, or about to be."""
+        """When its last call ended; None: one is running, or about to."""
         is_opening = self._opened is not None and not self._opened.done()
         return None if self._tasks or is_opening else self._used
 
     async def _own(self, opened: asyncio.Future[Connection]) -> None:
-        """The task that the connection belongs to."""
+        """The task that owns the connection."""
         self._end = end = asyncio.Event()
         self.state = "connecting"
         connection: Connection | None = None
@@ -196,7 +198,7 @@ class UpstreamSession:
 
     async def _until_unused(self, end: asyncio.Event) -> None:
         """Wait until the connection is closed, or no call has used it for a while."""
-        self._used = time.monotonic()  # the last use of an earlier connection says nothing about this one
+        self._used = time.monotonic()  # the last use of an earlier connection does not count
         while not end.is_set():
             left = self._idle_s if self._tasks else self._used + self._idle_s - time.monotonic()
             if left <= 0:
@@ -223,7 +225,7 @@ class UpstreamSession:
             opened.exception()  # marks it as retrieved: the caller may have stopped waiting
 
     def _lose(self, opened: asyncio.Future[Connection], error: CallError) -> None:
-        """A connection is of no use any more; the one that has replaced it meanwhile stays."""
+        """Mark a connection as lost; its replacement stays."""
         if opened is not self._opened:
             return
         self.error, self.state = error, "failed"
@@ -232,7 +234,7 @@ class UpstreamSession:
         self._end.set()
 
     def _pause(self) -> None:
-        """Before the next try: short after the first failure, longer after each further one, drawn at random."""
+        """Delay the next attempt: short after the first failure, longer after each further one, randomised."""
         self._failures += 1
         longest = exponential_delay(self._failures, FIRST_PAUSE_S, MAX_PAUSE_S)
         self._not_before = time.monotonic() + random.uniform(longest / 2, longest)
@@ -251,7 +253,7 @@ class UpstreamSession:
         return ConnectionLost(text, outcome="none", retryable=True)
 
     def try_at_once(self) -> None:
-        """Forget the pause: the operator wants it tried now."""
+        """Skip the delay: the operator wants an attempt now."""
         self._not_before, self._failures = 0.0, 0
 
     async def _closed(self, connection: Connection) -> None:

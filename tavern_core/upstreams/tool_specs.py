@@ -1,6 +1,6 @@
-"""What an upstream lists becomes tools of this host: ids, what they may do, and what is too odd to be a tool.
+"""Turns an upstream's listing into tools of this host: their ids, their rights, and what is refused.
 
-Everything here is hostile until it was checked: names, descriptions and schemas were written by the upstream. Pure: nothing is asked.
+Everything here is hostile until it is checked: the upstream wrote names, descriptions and schemas. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_NAME: Final = 256
 MAX_DESCRIPTION: Final = 8_000
 MAX_LEFT_OUT: Final = 1_000
 MAX_UNCHECKED: Final = 20
-"""Patterns of one tool that are named."""
+"""Patterns of one tool that are reported by name."""
 MAX_DEFINITION: Final = 1_000_000
 MAX_DEFINITIONS: Final = 24_000_000
 """Bytes of JSON: of one tool, and of all of an upstream."""
@@ -44,7 +44,7 @@ _LONGEST_MS: Final = 86_400_000
 _LONGEST_TTL_MS: Final = 30 * _LONGEST_MS
 _PROSE: Final = frozenset({"title", "description", "$comment"})
 _DATA: Final = frozenset({"const", "default", "enum", "examples"})
-"""Keywords of a schema with values, which hold no schemas."""
+"""Keywords of a schema that contain values and no schemas."""
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords with a mapping from names to schemas."""
 _TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
@@ -53,7 +53,7 @@ _READABLE: Final = 50
 
 
 def local_name(name: str) -> str:
-    """The part of the id behind the colon: the upstream's name if that can be part of an id, else one made of it.
+    """The part of the id after the colon: the upstream's name if it is valid in an id, else a derived one.
 
     >>> local_name("get_time"), local_name("获取 时间")
     ('get_time', 'tool_5a69922747')
@@ -65,7 +65,7 @@ def local_name(name: str) -> str:
 
 
 def well_formed(answer: object) -> Listing:
-    """What an adapter listed, with bounds; of its tools see `sound`.
+    """The checked listing of an adapter, with bounds; `sound` checks its tools.
 
     Raises:
         UpstreamError: it is not a listing (UPSTREAM_ERROR).
@@ -88,20 +88,20 @@ def well_formed(answer: object) -> Listing:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Take secrets out of texts."""
+    """Functions that remove secrets from texts."""
 
     every: Callable[[str], str]
-    """Those of the host: an upstream may repeat its credentials."""
+    """Removes all secrets of the host: an upstream may repeat its credentials."""
     own: Callable[[str], str]
-    """Those that this upstream was given."""
+    """Removes the secrets that this upstream was given."""
 
 
 def sound(listing: Listing, config: UpstreamConfig, masks: Masks) -> tuple[dict[str, UpstreamTool], dict[str, str]]:
-    """The tools of a listing that can be offered, by name; and why others cannot.
+    """The valid tools of a listing by name; and why others were left out.
 
     Args:
-        listing: of `well_formed`.
-        config: what the operator allows.
+        listing: checked by `well_formed`.
+        config: the operator's rules.
     """
     found: dict[str, UpstreamTool] = {}
     left_out = dict(listing.left_out)
@@ -130,7 +130,7 @@ def sound(listing: Listing, config: UpstreamConfig, masks: Masks) -> tuple[dict[
 
 
 def unchecked_patterns(tools: Mapping[str, UpstreamTool]) -> dict[str, tuple[UncheckedPattern, ...]]:
-    """Name → the patterns in the schemas of sound tools that the host cannot try; tools without any are left out."""
+    """Name → the patterns in the schemas of valid tools that the host cannot validate; only tools with any."""
     from tavern_core.schema.prepare import untried_patterns
 
     found: dict[str, tuple[UncheckedPattern, ...]] = {}
@@ -164,12 +164,12 @@ def _masked_tool(tool: UpstreamTool, masks: Masks) -> UpstreamTool:
 
 
 def _shown(name: str) -> str:
-    """A name as it may be in a list, whatever signs it holds."""
+    """A name made safe for a list, whatever characters it contains."""
     return (name if name.isprintable() else printed(name)[1:-1])[:MAX_NAME]
 
 
 def is_allowed(name: str, config: UpstreamConfig) -> bool:
-    """Whether the operator lets this tool in."""
+    """Whether the operator allows this tool."""
     if config.deny and any(matches(pattern, name) for pattern in config.deny):
         return False
     return config.allow is None or any(matches(pattern, name) for pattern in config.allow)
@@ -198,7 +198,7 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
 
 
 def _names_in(schema: Any) -> Iterator[str]:
-    """The names that a schema defines: a model writes them, so they cannot be shown in another way."""
+    """The names that a schema defines: models write them, so they must be shown unchanged."""
     if isinstance(schema, list | tuple):
         for part in schema:
             yield from _names_in(part)
@@ -213,12 +213,12 @@ def _names_in(schema: Any) -> Iterator[str]:
 
 
 def _size(tool: UpstreamTool) -> int:
-    """Bytes of its definition. Raises TypeError, ValueError and RecursionError: it is not JSON."""
+    """The bytes of its definition. Raises TypeError, ValueError and RecursionError: it is not JSON."""
     return len(json.dumps(kept_json(tool), allow_nan=False, ensure_ascii=False).encode())
 
 
 def _weight(tool: UpstreamTool) -> str:
-    """Why a tool cannot be kept."""
+    """Why a tool cannot be stored."""
     try:
         size = _size(tool)
     except (TypeError, ValueError, RecursionError) as error:
@@ -249,7 +249,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "timeout_ms": lambda value: value is None or (type(value) is int and 0 < value <= _LONGEST_MS),
     "data": lambda value: isinstance(value, Mapping),
 }
-"""Field of an `UpstreamTool` → whether a value can be part of it. Adapters are typed, and plugins are not checked by mypy."""
+"""Field of an `UpstreamTool` → whether a value is valid. Adapters are typed, but plugins are not checked by mypy."""
 
 
 def _description(text: object, mask: Callable[[str], str]) -> str:
@@ -260,11 +260,11 @@ def _description(text: object, mask: Callable[[str], str]) -> str:
 
 
 def _harmless(schema: Any, masks: Masks | None) -> Any:
-    """A schema whose texts for people cannot be read as a call, and show no secret; what it means stays the same.
+    """A schema whose texts cannot be read as a call and contain no secrets; its meaning stays the same.
 
-    All else has a meaning, so secrets that the upstream was not given, and can only have guessed, stay there.
+    Other parts have a meaning; secrets there can only be guesses of the upstream, and stay.
 
-    Args:
+    masks: None: leave these texts out.
         masks: None: without these texts.
     """
     if isinstance(schema, list | tuple):
@@ -290,7 +290,7 @@ def _example(example: Example, masks: Masks) -> Example:
 
 
 def quarantined_spec(tool: UpstreamTool) -> UpstreamTool:
-    """A tool in quarantine as it is listed: what no one has reviewed is read by no model."""
+    """A quarantined tool as listed, without texts: models read no unreviewed text."""
     return replace(
         tool,
         description="In quarantine: its definition is not the one that was reviewed.",
@@ -303,7 +303,7 @@ def quarantined_spec(tool: UpstreamTool) -> UpstreamTool:
 
 
 def _rights(tool: UpstreamTool, override: ToolOverride, needs: frozenset[str]) -> tuple[frozenset[str], bool]:
-    """What the callers of a tool need, and whether it may destroy something."""
+    """The capabilities that callers of a tool need, and whether it may be destructive."""
     destructive = _first(override.destructive, bool(tool.destructive) or any(map(is_dangerous, needs)))
     capabilities = needs if override.capabilities is None else frozenset(override.capabilities)
     if destructive and (override.capabilities is None or override.destructive):
@@ -320,8 +320,8 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
     """The tool as this host offers it.
 
     Args:
-        name: of the upstream.
-        stated: the version that the upstream states of itself.
+        name: the name of the upstream.
+        stated: the version that the upstream states about itself.
     """
     plugin = config.plugin_name(name)
     override = config.tools.get(tool.name) or _NOTHING
@@ -369,7 +369,7 @@ def _first(said: Any, otherwise: Any) -> Any:
 
 
 def unknown_overrides(name: str, config: UpstreamConfig, definitions: UpstreamDefinitions) -> dict[str, str]:
-    """What is wrong where the entry speaks of a tool that the upstream does not have → what to do about it."""
+    """Errors of the entry about tools that the upstream does not have → what to do about each."""
     known = {*definitions.tools, *definitions.left_out}
     unknown = sorted(tool for tool in config.tools if tool not in known and is_allowed(tool, config))
     return {

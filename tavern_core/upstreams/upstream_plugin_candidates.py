@@ -1,4 +1,4 @@
-"""The entries of `upstreams:` in tavern.yaml as plugins without code: listed, reviewed, granted, disabled like any other."""
+"""The entries of `upstreams:` in tavern.yaml as plugins without code: listed, reviewed, granted, disabled."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ from tavern_core.upstreams.listing_cache import ListingCache, UpstreamDefinition
 from tavern_core.upstreams.tool_specs import is_allowed, local_name, quarantined_spec, spec_of
 
 _MOST_REPORTED: Final = 100
-"""Patterns of one upstream that are diagnostics of the host; its status names more."""
+"""Patterns of one upstream that are reported as diagnostics; its status lists more."""
 
 
 class UpstreamSystem:
-    """Another system that connections lead to."""
+    """A system behind connections."""
 
     def __init__(self, name: str, config: UpstreamConfig, plugin: str) -> None:
         self.name = name
         self.config = config
         self.plugin = plugin
-        """Whose grants hold for it."""
+        """The plugin whose grants apply to it."""
         self.list_changed = Signal()
-        """Emitted when the upstream says that its list of tools changed."""
+        """Emitted when the upstream reports a change of its tools."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the entry: another one means another upstream, whose tools are not known yet."""
+        """A hash of the entry: with another one it is another upstream, whose tools are not known yet."""
         return digest(self.config.model_dump(mode="json", exclude_defaults=True))
 
     @cached_property
     def requested(self) -> Permissions:
-        """What it asks the operator for."""
+        """The permissions that it requests from the operator."""
         return self.config.requested()
 
     @cached_property
     def permissions(self) -> tuple[str, ...]:
-        """What it must be granted before it is used."""
+        """The permissions that must be granted before it is used."""
         return tuple(request.name for request in self.requested.capabilities)
 
     def is_plugin(self, candidate: PluginCandidate) -> bool:
-        """Whether this is the plugin whose grants hold for it."""
+        """Whether this is the plugin whose grants apply to it."""
         return candidate.name == self.plugin
 
     def network(self, record: PluginRecord, rights: Rights) -> Scope:
-        """Where it may connect to: what was granted, for the entry may ask for more."""
+        """Where it may connect to: as granted, because the entry may request more."""
         return rights.scope("network")
 
 
 class UpstreamEntry(UpstreamSystem):
-    """One upstream as it is configured, with what is known of its tools; `plugin` is the part of their ids before the colon.
+    """A configured upstream with its known tools; `plugin` is the part of their ids before the colon.
 
     Args:
         quarantined: the names of its tools that are in quarantine.
@@ -86,17 +86,17 @@ class UpstreamEntry(UpstreamSystem):
 
     @property
     def is_listed(self) -> bool:
-        """Whether it was ever listed as it is configured now."""
+        """Whether it was listed with its current configuration."""
         listed = self._cache.listed(self.name)
         return listed is not None and listed.fingerprint == self.fingerprint
 
     @property
     def definitions(self) -> UpstreamDefinitions:
-        """What is known of its tools now."""
+        """Its known tools."""
         return self._cache.definitions(self.name) if self.is_listed else UpstreamDefinitions()
 
     def tools(self) -> Mapping[str, UpstreamTool]:
-        """Its tools, by name, that the operator lets in."""
+        """Its tools that the operator allows, by name."""
         known = self.definitions.tools
         return {name: tool for name, tool in known.items() if is_allowed(name, self.config)}
 
@@ -110,7 +110,7 @@ class UpstreamEntry(UpstreamSystem):
         return tuple(spec_of(tool, self.name, self.config, needs, self.definitions.version) for tool in tools)
 
     def declared(self, names: Sequence[str]) -> DeclaredTools:
-        """Its tools; those whose definition was lost are not failures, but listed again."""
+        """Its tools; if a definition was lost, the tool is not failed, but listed again."""
         specs = self.specs()
         ids = {f"{self.plugin}:{local_name(name)}" for name in names} - {spec.name for spec in specs}
         text, hint = "its definition was lost from the catalogue", f"tavern upstreams refresh {self.name}"
@@ -121,7 +121,7 @@ class UpstreamEntry(UpstreamSystem):
         return DeclaredTools(specs, findings=tuple(lost))
 
     def unchecked(self) -> tuple[Diagnostic, ...]:
-        """What the host does not validate of the schemas of its tools."""
+        """The parts of its tools' schemas that the host does not validate."""
         return tuple(islice(self._unchecked(), _MOST_REPORTED))
 
     def _unchecked(self) -> Iterator[Diagnostic]:
@@ -134,11 +134,11 @@ class UpstreamEntry(UpstreamSystem):
                 yield Diagnostic("PATTERN_UNCHECKED", text, self.plugin, hint, "info", details)
 
     def is_plugin(self, candidate: PluginCandidate) -> bool:
-        """Whether the plugin with this upstream's name is this upstream, so that its grants hold here."""
+        """Whether the plugin with this upstream's name is this upstream, so that its grants apply."""
         return candidate.source == "upstream" and candidate.stamp == (self.fingerprint,)
 
     def candidate(self) -> PluginCandidate:
-        """The plugin that the upstream is to the rest of the host."""
+        """The upstream as a plugin of the host."""
         config, listed = self.config, self._cache.listed(self.name) if self.is_listed else None
         names = [name for name in (listed.tools if listed else ()) if is_allowed(name, config)]
         ids = {name: local_name(name) for name in names}
@@ -174,7 +174,7 @@ class UpstreamEntry(UpstreamSystem):
 
 @dataclass(frozen=True, slots=True)
 class _UpstreamOrigin(PluginOrigin):
-    """An upstream: it has no code, and its tools are those that it listed last."""
+    """An upstream: without code, with the tools of its last listing."""
 
     entry: UpstreamEntry
     written: Manifest
@@ -197,7 +197,7 @@ class _UpstreamOrigin(PluginOrigin):
 
 
 class ToolEndpoint(UpstreamSystem):
-    """The system behind one tool that names its `endpoint`: known to no one but that tool, and covered by the grants of its plugin."""
+    """The system behind one tool with an `endpoint`: known to that tool only, covered by its plugin's grants."""
 
     def __init__(self, tool: ToolSpec) -> None:
         # A factory may give each caller another endpoint.
@@ -210,17 +210,17 @@ class ToolEndpoint(UpstreamSystem):
         )
 
     def network(self, record: PluginRecord, rights: Rights) -> Scope:
-        """What an object without a manifest says is the word of the program: its endpoint, private addresses included."""
+        """For an object without a manifest, the program vouches for the endpoint, private addresses included."""
         if record.candidate.implicit and self.config.url is not None:
             return (origin_entry(self.config.url),)
         return super().network(record, rights)
 
 
 def entry_of(entries: Mapping[str, UpstreamEntry], name: str) -> UpstreamEntry:
-    """The upstream of that name.
+    """The upstream with that name.
 
     Raises:
-        UpstreamNotFound: there is none; names the nearest (UPSTREAM_NOT_FOUND).
+        UpstreamNotFound: it does not exist; names the nearest (UPSTREAM_NOT_FOUND).
     """
     if (entry := entries.get(name)) is None:
         hint = did_you_mean(name, entries) or "`tavern upstreams list` shows them"

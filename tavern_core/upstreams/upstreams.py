@@ -1,4 +1,4 @@
-"""`tavern.upstreams`: the systems whose tools become tools of this host, their states, and what an operator can do with them."""
+"""`tavern.upstreams`: the systems whose tools become tools of this host, their states, and the operator's actions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry, entr
 
 T = TypeVar("T")
 ANSWER_S: Final = 30.0
-"""How long an upstream may take to say that it is there, or to hand over a resource or a prompt."""
+"""How long an upstream may take to answer a check, or to deliver a resource or a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class UpstreamStatus:
     name: str
     kind: str
     target: str
-    """Its address, command line, distribution or folder; what looks like a secret is masked, review and lock file show it exactly."""
+    """Its address, command line, distribution or folder; likely secrets are masked (not in review and lock file)."""
     plugin: str
     """The part of the ids of its tools before the colon."""
     state: str
-    """That of the plugin (`pending_consent`, `disabled`, `failed`), else of the connection: idle, connecting, open, failed."""
+    """`pending_consent`, `disabled`, `failed` (the plugin); or idle, connecting, open, failed (the connection)."""
     reason: str = ""
     tools: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
@@ -50,14 +50,14 @@ class UpstreamStatus:
     listed_at: float | None = None
     """Seconds since the epoch, UTC; None: never."""
     asked_at: float | None = None
-    """When it was listed or checked last, in whichever process; None: never."""
+    """When any process last listed or checked it; None: never."""
     latency_ms: float | None = None
-    """Of what was asked of it last."""
+    """The time of the last request."""
     last_error: str = ""
     description: str = ""
     version: str = ""
     unchecked: Mapping[str, tuple[UncheckedPattern, ...]] = field(default_factory=dict)
-    """Tool → the patterns of its schemas that the host cannot try, so that it does not validate values against them."""
+    """Tool → the patterns of its schemas that the host cannot validate."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,7 +88,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
     """Name → status. The actions exist as coroutines and, with `_sync`, as plain calls. Safe for threads and event loops.
 
     Args:
-        entries: what is configured.
+        entries: the configured upstreams.
         reads: the rules for reading resources and prompts, and the lists of tools.
     """
 
@@ -112,7 +112,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         self._connections = connections
         self._listings = reads.listings
         self.find = self._listings.find
-        """Lists an upstream whose tools are not known yet because one of them is wanted."""
+        """Lists an upstream whose tools are not known yet, because one of them is needed."""
         if entries:
             base.signals.lookup.subscribe(self._listings.looked_for)
 
@@ -133,21 +133,21 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """The status of one upstream.
 
         Raises:
-            UpstreamNotFound: there is none; names the nearest (UPSTREAM_NOT_FOUND).
+            UpstreamNotFound: there is no such upstream; names the nearest (UPSTREAM_NOT_FOUND).
         """
         return self._status(self._entry(name))
 
     def differences(self, name: str) -> dict[str, tuple[Difference, ...]]:
-        """Tool → where it is not as it was when it was reviewed. Raises UpstreamNotFound (UPSTREAM_NOT_FOUND)."""
+        """Tool → its differences from the review. Raises UpstreamNotFound (UPSTREAM_NOT_FOUND)."""
         return self._quarantine.differences(self._entry(name))
 
     def flaws(self) -> dict[str, UpstreamError]:
-        """Upstream → what is wrong with its entry, as far as that is known before anything is connected to or activated."""
+        """Upstream → the error of its entry, as far as that is known before any connection or activation."""
         found = {name: self._connections.flaw(entry) for name, entry in self._entries.items()}
         return {name: flaw for name, flaw in found.items() if flaw is not None}
 
     def unknown_overrides(self, name: str) -> dict[str, str]:
-        """What is wrong where the entry speaks of tools that the stored list does not have → what to do about it.
+        """Errors of the entry about tools that the stored listing does not have → what to do about each.
 
         Raises:
             UpstreamNotFound: there is no such upstream (UPSTREAM_NOT_FOUND).
@@ -161,11 +161,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """List the tools of one upstream again, or of all that may be used.
 
         Returns:
-            upstream → what changed. Where all were asked, a failure is in the status of that upstream.
+            upstream → what changed. If all were listed, a failure is in the status of its upstream.
 
         Raises:
-            UpstreamNotFound: there is none (UPSTREAM_NOT_FOUND).
-            CallError: the one that was named does not answer, or was not granted what it needs.
+            UpstreamNotFound: there is no such upstream (UPSTREAM_NOT_FOUND).
+            CallError: the named one does not answer, or lacks a required grant.
         """
         if name is not None:
             entry = self._entry(name)
@@ -173,7 +173,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         return await self._refresh(self._entries.values())
 
     async def refresh_used(self) -> dict[str, ToolsDiff]:
-        """`refresh` of all upstreams that this process has used or asked."""
+        """`refresh` of all upstreams that this process has used or listed."""
         return await self._refresh(filter(self._connections.was_used, self._entries.values()))
 
     async def _refresh(self, wanted: Iterable[UpstreamEntry]) -> dict[str, ToolsDiff]:
@@ -186,7 +186,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         return {e.name: r for e, r in zip(entries, found, strict=True) if isinstance(r, ToolsDiff)}
 
     async def check(self, name: str) -> UpstreamStatus:
-        """Ask an upstream whether it answers, now. Raises as `refresh`."""
+        """Check now whether an upstream answers. Raises as `refresh`."""
         entry = self._entry(name)
         self._connections.session(entry).try_at_once()
         try:
@@ -198,10 +198,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         return self._status(entry)
 
     async def connect(self, name: str, show: Callable[[str], None] | None = None) -> UpstreamStatus:
-        """Connect to an upstream, list its tools, and take their definitions as reviewed where none were yet. Raises as `refresh`.
+        """Connect to an upstream, list its tools, and accept their definitions at the first time. Raises as `refresh`.
 
         Args:
-            show: shows a person an address to open in a browser, where the upstream requires a login; None: no one is there.
+            show: shows a person an address to open in a browser, if the upstream requires a login; None: there is no
+                person.
         """
         if show is not None:
             await self._connections.log_in(self._entry(name), show)
@@ -215,10 +216,11 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         return self._status(entry)
 
     def accept(self, name: str, tools: Sequence[str] = ()) -> UpstreamStatus:
-        """Take the definitions of an upstream's tools as reviewed, as they are now.
+        """Accept the current definitions of an upstream's tools as reviewed.
 
         Args:
-            tools: names as the upstream spells them, alone or after its own, or ids; none: all. Those that are gone are forgotten.
+            tools: names as the upstream spells them, alone or after its own, or ids; none: all. Removed tools are
+                forgotten.
 
         Raises:
             UpstreamNotFound: there is no such upstream (UPSTREAM_NOT_FOUND).
@@ -247,19 +249,20 @@ class Upstreams(Mapping[str, UpstreamStatus]):
     # Resources and prompts --------------------------------------------------------------------------------------------
 
     async def resources(self, name: str) -> list[Mapping[str, Any]]:
-        """What an upstream has to read (MCP). Raises as `refresh`; ToolFailed: its kind knows no such thing (TOOL_ERROR)."""
+        """The resources of an upstream (MCP). Raises as `refresh`; ToolFailed: its kind has none (TOOL_ERROR)."""
         return list(await self._ask(self._entry(name), lambda one: _documents(name, one).list_resources()))
 
     async def read_resource(self, name: str, uri: str, *, context: CallContext | None = None) -> Mapping[str, Any]:
-        """One of them. The event UPSTREAM_READ says who read what, and not what it contains.
+        """Read a resource. The event UPSTREAM_READ records the caller and the address, not the content.
 
         Args:
-            context: the caller, who needs the permissions that a call needs, and whose lists and profile must let it use the
-                upstream; its credentials are used. None: the host itself.
+            context: the caller, who needs the permissions of a call, and whose lists and profile must allow the
+                upstream; its
+                credentials are used. None: the host itself.
 
         Raises:
-            PolicyDenied: the caller may not (POLICY_DENIED).
-            UsageError: an argument is not of its type (USAGE); else as `resources`.
+            PolicyDenied: the caller may not read it (POLICY_DENIED).
+            UsageError: an argument has the wrong type (USAGE); else as `resources`.
         """
         entry = self._entry(name)
         _must_be_text("read_resource takes the address of a resource", uri)
@@ -281,7 +284,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         *,
         context: CallContext | None = None,
     ) -> Mapping[str, Any]:
-        """One of them, filled in. Args and raises as `read_resource`."""
+        """A prompt, filled in. Arguments and errors as for `read_resource`."""
         entry, given = self._entry(name), {} if arguments is None else arguments
         _must_be_text("get_prompt takes the name of a prompt", prompt)
         if not isinstance(given, Mapping):
@@ -328,7 +331,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         health = self._cache.health(entry.name)
         if health is not None and health.fingerprint != entry.fingerprint:
             health = None
-        was_used = error is not None or session.latency_ms is not None  # by this process, which knows better
+        was_used = error is not None or session.latency_ms is not None  # by this process, whose data are newer
         latency_ms, last_error = session.latency_ms, self._known.mask_text(error.message) if error is not None else ""
         if health is not None and not was_used:
             latency_ms, last_error = health.latency_ms, health.error
