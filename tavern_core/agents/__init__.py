@@ -1,1 +1,1 @@
-"""Agents: a model that works on a task through the governed path, within its budgets."""
+"""Agents: a model that works on a task through governed calls, within its budgets."""

@@ -1,4 +1,4 @@
-"""The parts of a host that runs of agents use."""
+"""The parts of a host that agents use."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""`tavern.agents`: runs of agents, started, followed, resumed and replayed.
+"""`tavern.agents`: start, follow, resume and replay runs of agents.
 
     outcome = await tavern.agents.run("writer", "Count the words of README.md")
 
-A run makes its calls as its own caller, ``agent:<name>``: with the profile's inventory, at most the permissions of its caller, and
-one budget for all of its calls. The model is asked on behalf of the caller.
+A run makes its calls as a caller of its own, ``agent:<name>``: with the profile's inventory, at most the permissions of
+its caller, and one budget for all of its calls. Requests to the model are made for the caller.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tavern_core.model.untrusted_content_rules import MARK, ContentRead, address
 from tavern_core.schema.provider_tool_export import export_tool
 
 _BY_CODE: Final = {"model": "llms", "deliberation_workflow": "workflows"}
-"""Field of a profile → section of plugins, whose names may be known only when they are active."""
+"""Field of a profile → section of contributions, whose names may be known only when the plugins are active."""
 MOST_TASK: Final = 1_000_000
 """Characters of a task."""
 
@@ -88,9 +88,9 @@ class Agents:
         """Give a task to an agent, and wait until it is done, stopped, or waits for a person.
 
         Args:
-            profile: its name, the path of an agent_profile.json, a mapping, or what `tavern.profile` returned.
+            profile: its name, the path of an agent_profile.json, a mapping, or the result of `tavern.profile`.
             task: what to do, in words.
-            context: the caller, whose permissions the agent gets at most; None: the host, or the caller of the tool that runs.
+            context: the caller, whose permissions limit the agent's; None: the host, or the caller of the running tool.
             model: the language model, instead of the profile's: its name, the model itself, or a function of the messages.
             budget: replaces the given fields of the profile's budget: ``{"steps": 5, "money": 0.1}``.
 
@@ -138,7 +138,7 @@ class Agents:
         record = AgentRecord(run, resolved.name, text, "running", time.time(), facts)
         await asyncio.to_thread(self._runs.begin, record, owner_of(caller))
         read_at_start(agent.ledger.content_read, facts, text)
-        running_call_has_read((agent.principal,))  # a call that runs an agent gets what a model wrote
+        running_call_has_read((agent.principal,))  # a call that runs an agent returns text of a model
         about = _about(record, resolved, agent, asking_context(caller, run))
         return self._begin(about, Playback(), limits, price)
 
@@ -151,17 +151,19 @@ class Agents:
         model: ModelLike | None = None,
         budget: BudgetLike = None,
     ) -> AgentOutcome:
-        """Go on with a run that waits, was stopped, cancelled or interrupted. The model is not asked again what it has answered.
+        """Continue a run that waits, was stopped, cancelled or interrupted. Recorded answers of the model are reused.
 
         Args:
             answers: question → the answer of a person.
             context: the caller, which must be the run's own; None: the host.
-            model: for what is left, instead of the run's; needed if the run began with a model that is not configured.
-            budget: as for `run`; raises limits that stopped the run. It stays, as `model` does, when the run is resumed again.
+            model: for the rest of the run, instead of its own; required if the run began with a model that is not
+                configured.
+            budget: as for `run`; raises limits that stopped the run. Like `model`, it applies to later resumptions,
+                too.
 
         Raises:
             RunNotFound: there is no such run of this caller (RUN_NOT_FOUND).
-            UsageError: it is done, or runs elsewhere, or was not asking what is answered (USAGE).
+            UsageError: it is done, runs elsewhere, or did not ask the answered question (USAGE).
             InputInvalid: an answer does not fit its question, which stays open (INPUT_SCHEMA_INVALID).
         """
         return await _to_its_end(await self.take_up(run_id, answers, context=context, model=model, budget=budget))
@@ -212,7 +214,7 @@ class Agents:
         return self._services.catalogue.profiles.written.names()
 
     def check(self, name: str) -> tuple[Finding, ...]:
-        """What is odd about a profile and its fields, as far as that is known without activating plugins.
+        """Findings about a profile and its fields, as far as they are known without activating plugins.
 
         Raises:
             ProfileInvalid: there is no such profile, or it cannot be used (PROFILE_INVALID).
@@ -227,19 +229,19 @@ class Agents:
         return (*odd, *usable_wire_names(written, tools, canonical)[1], *found)
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
-        """Runs without their events, newest first; with a context, that caller's alone."""
+        """Runs without their events, newest first; with a context, only runs of that caller."""
         caller = caller_of(context)
         return self._runs.list(None if caller is None else owner_of(caller), most)
 
     def get(self, run_id: str, *, context: CallContext | None = None) -> AgentRecord:
-        """One run with its events. Raises RunNotFound: there is none of this caller (RUN_NOT_FOUND)."""
+        """One run with its events. Raises RunNotFound: this caller has no such run (RUN_NOT_FOUND)."""
         return self._found(run_id, context).record
 
     async def replay(self, run_id: str, *, context: CallContext | None = None) -> AgentReplay:
-        """Run the loop over the record, without model and tools: does it lead to the same messages?
+        """Run the loop over the record, without model and tools, and compare the messages.
 
         Raises:
-            RunNotFound: there is none of this caller (RUN_NOT_FOUND).
+            RunNotFound: this caller has no such run (RUN_NOT_FOUND).
         """
         record = (await asyncio.to_thread(self._found, run_id, context)).record
         facts = record.facts
@@ -284,7 +286,7 @@ class Agents:
             self._services.state.records.leave(self._process)
         self._runs.close()
 
-    # Parts of these --------------------------------------------------------------------------------------------------------
+    # Helpers ----------------------------------------------------------------------------------------------------------
 
     def _begin(
         self,
@@ -347,17 +349,17 @@ class Agents:
         )
 
     async def _prompt(self, profile: Profile, agent: CallContext, task: str, window: int) -> AgentPrompt:
-        """The prompt with which a run begins: that of the profile, and how long results are read. It has half of the window."""
+        """The prompt at the start of a run: the profile's, and how to read long results, in half of the window."""
         assert agent.profile is not None
         closing = sentence("long_results", self._services.language(profile))
         build, most = self._prompts.build, max(window // 2, 1)
         return await asyncio.to_thread(build, agent.profile, task, agent, max_tokens=most, closing=closing)
 
     async def _resolved(self, given: ProfileLike, known: AgentProfile | None = None) -> tuple[Profile, str]:
-        """A profile, and the name by which contexts call it.
+        """A profile, and the name by which contexts refer to it.
 
         Args:
-            known: its content, for a profile that a program had given.
+            known: the content of a profile that a program passed.
         """
         services = self._services
         if isinstance(given, Profile):
@@ -376,7 +378,7 @@ class Agents:
         return await services.catalogue.profiles.resolved(name), name
 
     async def _priced(self, profile: Profile, model: str, limits: AgentBudget) -> tuple[Price | None, int]:
-        """The price of the model, and the tokens of a request at most. Raises ToolFailed, UsageError."""
+        """The price of the model, and the maximum tokens of a request. Raises ToolFailed, UsageError."""
         window = profile.written.context_tokens
         if name := profile.written.deliberation_workflow:
             check_price(limits, None, name)
@@ -403,7 +405,7 @@ class Agents:
 
 
 def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: CallContext | None) -> AgentTask:
-    """What a run is about, from what it began with."""
+    """The task of a run, from its recorded start."""
     facts = record.facts
     return AgentTask(
         record.run_id, profile, facts["system"], record.task, facts["model"], agent, asking, facts["window"], facts["tools"],
@@ -412,13 +414,13 @@ def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: Ca
 
 
 def _changed(record: AgentRecord) -> Mapping[str, Any]:
-    """The budget and the model with which a run was last resumed: they stay when it is resumed once more."""
+    """The budget and the model of the last resumption: they also apply to the next one."""
     last = next((event.data for event in reversed(record.events) if event.kind == "resumed"), {})
     return {name: last[name] for name in ("budget", "model") if name in last}
 
 
 def _answers_of(answers: object) -> dict[str, Any]:
-    """Checked before the run is taken up. Raises UsageError (USAGE)."""
+    """Checked answers, before the run is resumed. Raises UsageError (USAGE)."""
     given = {} if answers is None else answers
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise UsageError("answers are a mapping of questions to answers", hint='{"name": "Ann"}')
@@ -433,7 +435,7 @@ def _check_answers(run: str, given: Mapping[str, Any], waiting_for: Mapping[str,
     """Check answers against the questions that a run waits for, if it does.
 
     Raises:
-        UsageError: it does not ask what is answered (USAGE).
+        UsageError: the run does not ask the answered question (USAGE).
         InputInvalid: an answer does not fit its question (INPUT_SCHEMA_INVALID).
     """
     if waiting_for is None:
@@ -473,13 +475,13 @@ def _task_of(task: object) -> str:
 
 
 def read_at_start(read: ContentRead, facts: Mapping[str, Any], task: str) -> None:
-    """The task, the prompt, and untrusted knowledge that the prompt shows."""
+    """Record the task, the prompt, and untrusted knowledge in the prompt as read."""
     read.trust(task, facts["system"])
     read.add(facts["untrusted"], time.time())
 
 
 def read_again(read: ContentRead, playback: Playback) -> None:
-    """What the recorded results of a run contained: it also counts in a process that resumes the run."""
+    """Record the content of the run's results as read, also in a process that resumes the run."""
     for at, result in sorted(playback.results.items()):
         sources = sources_in((result.get("meta") or {}).get(MARK))
         read.add(sources, time.time())

@@ -1,4 +1,4 @@
-"""One answer of a model: followed while it streams, ended when it has gone far enough, and cut to what counts."""
+"""Reads an answer of a model: follows the stream, ends it when enough was received, and cuts it to the valid part."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tavern_core.model.config import TamConfig
 from tavern_core.model.token_estimate import tokens_of
 
 MOST_CHARS: Final = 1_000_000
-"""Characters of one answer at most; `tam.maxText` may lower it."""
+"""Maximum characters of one answer; `tam.maxText` may lower it."""
 MOST_CALLS: Final = 128
-"""Blocks and native calls of one answer, each; none of more is made."""
+"""Maximum blocks and maximum native calls of one answer; if there are more, none is made."""
 MOST_ARGUMENTS: Final = 4_000_000
 """Characters of the arguments of all native calls of an answer."""
 _LOOK_EVERY: Final = 2_000
@@ -27,7 +27,7 @@ Fault = Literal["", "repeats", "too_long"]
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """What counts of a model's answer."""
+    """The valid part of a model's answer."""
 
     text: str
     calls: tuple[ModelCall, ...] = ()
@@ -35,16 +35,16 @@ class ModelAnswer:
     input: int = 0
     output: int = 0
     is_estimated: bool = False
-    """The model did not report its tokens."""
+    """Whether the model did not report its tokens."""
     model: str = ""
     dropped: int = 0
-    """Characters behind the block at which the model should have stopped, as far as they arrived."""
+    """Received characters after the block at which the model should have stopped."""
     fault: Fault = ""
     said: str = ""
     """The text outside of blocks and thoughts."""
     blocks: int = 0
     hides_call: bool = False
-    """There is a call in the reasoning, where it does not run."""
+    """Whether the reasoning contains a call, which does not run there."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,13 +55,13 @@ class ModelAnswer:
 
 
 class AnswerReader:
-    """Follows the text of an answer.
+    """Follows the text of an answer while it streams.
 
     Args:
-        tam_config: how TAM is read.
-        many_blocks: do not stop at the first block.
-        reads_blocks: whether the agent calls tools by TAM at all.
-        on_piece: called with each piece that counts.
+        tam_config: the settings for reading TAM.
+        many_blocks: whether to continue after the first block.
+        reads_blocks: whether the agent calls tools by TAM.
+        on_piece: called with each piece of the valid part.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class AnswerReader:
         self.blocks = 0
 
     def feed(self, piece: str) -> bool:
-        """Add the next piece; True: the answer has gone far enough."""
+        """Add the next piece; True: enough was received."""
         if self._end is not None or self.fault:
             self._size += len(piece)
             return True
@@ -106,7 +106,7 @@ class AnswerReader:
         return self._end is not None or bool(self.fault)
 
     def close(self) -> None:
-        """The answer is over."""
+        """Mark the end of the answer."""
         for event in self._scanner.close():
             self._see(event)
 
@@ -125,13 +125,13 @@ class AnswerReader:
 
     @property
     def text(self) -> str:
-        """What counts of the text."""
+        """The valid part of the text."""
         text = "".join(self._parts)
         return text[: self._most if self._end is None else self._end]
 
     @property
     def dropped(self) -> int:
-        """Characters behind the block; blanks and the end of a code fence are nothing that the model has invented."""
+        """Characters after the block, without blanks and the end of a code fence, which are harmless."""
         return 0 if self._end is None else len("".join(self._parts)[self._end :].strip().strip("`").strip())
 
     @property
@@ -144,16 +144,16 @@ class AnswerReader:
 
 
 def fenced_content(said: str) -> str:
-    """The content of an answer that is one code fence and nothing else; empty for any other."""
+    """The content of an answer that consists of one code fence; empty for any other answer."""
     found = _ONE_FENCE.fullmatch(said.strip())
     return "" if found is None or "```" in found[1] else found[1]
 
 
 def answer_of_model(said: LLMAnswer, listener: AnswerReader, prompt_tokens: int) -> ModelAnswer:
-    """The answer of a model after it has ended.
+    """The valid part of a completed answer.
 
     Args:
-        listener: a new one.
+        listener: a new reader.
         prompt_tokens: an estimate, for models that do not report usage.
     """
     listener.feed(said.text)
@@ -173,13 +173,13 @@ def _count(usage: Mapping[str, int], name: str, otherwise: int) -> int:
 
 
 def _bounded(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:
-    """The calls as valid text; of too many or too large ones, enough to see that they are."""
+    """The calls as valid text; if there are too many or they are too large, enough of them to detect that."""
     room, ids = MOST_ARGUMENTS + 1, set[str]()
     for number, call in enumerate(calls[: MOST_CALLS + 1]):
         arguments = _clean(call.arguments, room)
         room -= len(arguments)
         known = _clean(call.id, 200)
-        if not known or known in ids:  # an API refuses results that it cannot assign to a call
+        if not known or known in ids:  # an API refuses results that it cannot match to a call
             known = f"call-{number}"
         ids.add(known)
         yield ModelCall(known, _clean(call.name, 200), arguments)
@@ -190,10 +190,10 @@ def _clean(text: object, most: int) -> str:
 
 
 def answer_of_record(data: Mapping[str, Any], listener: AnswerReader) -> ModelAnswer:
-    """An answer as it was recorded.
+    """A recorded answer.
 
     Args:
-        listener: a new one.
+        listener: a new reader.
     """
     listener.feed(data["text"])
     listener.close()

@@ -1,6 +1,6 @@
-"""The contexts of a run: of its caller, of the calls that the agent makes, and of the requests to its model.
+"""The contexts of a run: for its caller, for the agent's calls, and for the requests to its model.
 
-To these belong the answers that people have given to the questions of tools, for calls that are made again.
+Also the answers of people to questions of tools, for calls that are repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.untrusted_content_rules import AfterUntrusted, stricter
 
 HOST: Final = host_context()
-"""Stands for the host itself where a run stores its caller."""
+"""The host itself as the stored caller of a run."""
 
 
 def agent_context(
@@ -30,9 +30,10 @@ def agent_context(
     """The caller of an agent's calls.
 
     Args:
-        name: by which contexts call the profile.
-        caller: who starts the agent; None: the host, which gives everything that the profile lists, never ``danger:*``.
-        drawn: calls that the run has made before.
+        name: the name by which contexts refer to the profile.
+        caller: the caller who starts the agent; None: the host, which allows everything in the profile, never
+            ``danger:*``.
+        drawn: how many calls the run has made before.
     """
     principal = f"agent:{profile.name}"
     if caller is None:
@@ -53,24 +54,24 @@ def agent_context(
 
 
 def _fields_of_agent(profile: Profile, caller: CallContext | None, run: str) -> dict[str, Any]:
-    """The fields of seed 002 that an agent gives its tools, where its caller gives none."""
+    """The fields of seed 002 that an agent sets for its tools if its caller sets none."""
     own = {"config": profile.config or None, "agent_dir": profile.written.folder or None, "session_key": run}
     return {name: value for name, value in own.items() if caller is None or getattr(caller, name) is None}
 
 
 def _strictest(profile: Profile, caller: CallContext | None) -> AfterUntrusted:
-    """What happens to calls with an effect after untrusted content was read: as the profile says, or more strictly."""
+    """The rule for calls with an effect after untrusted content was read: the profile's, or a stricter one."""
     own = profile.written.after_untrusted
     return own if caller is None else stricter(own, caller.after_untrusted)
 
 
 def asking_context(caller: CallContext | None, run: str) -> CallContext | None:
-    """Who asks the model: the starter, on a ledger of its own, for requests are not calls by the agent."""
+    """The context for requests to the model: the starter's, with another ledger, as requests are not calls."""
     return None if caller is None else replace(caller, ledger=type(caller.ledger)(), budget=Budget(), task_id=run)
 
 
 def caller_of(context: CallContext | None) -> CallContext | None:
-    """Who calls; None: the host itself. Raises UsageError (USAGE)."""
+    """The caller; None: the host itself. Raises UsageError (USAGE)."""
     if context is None:
         frame = current.get()
         return frame[2] if frame is not None else None
@@ -80,16 +81,16 @@ def caller_of(context: CallContext | None) -> CallContext | None:
 
 
 def owner_of(caller: CallContext | None) -> str:
-    """To whom a run belongs."""
+    """The owner of a run."""
     return f"{HOST_PRINCIPAL}\x1f" if caller is None else owner_name(caller.principal, caller.user_id)
 
 
 class HumanAnswers:
-    """The conversation of a run: what was answered is known, everything else makes the run wait.
+    """The conversation of a run: answered questions get their answers, all others make the run wait.
 
     Args:
         given: question → answer.
-        outer: the conversation of the caller, for what is not answered yet; None: the run waits.
+        outer: the conversation of the caller, for open questions; None: the run waits.
     """
 
     def __init__(self, given: Mapping[str, Any], outer: Conversation | None) -> None:

@@ -1,9 +1,9 @@
-"""Keeps a conversation within the window of the model. Pure and deterministic; what is left out is always named.
+"""Fits a conversation into the model's window. Pure and deterministic; the result names everything that was left out.
 
-    1. results of tools, the oldest first, become one line each, with the address of the whole
+    1. results of tools, the oldest first, become one line each, with the address of the full result
     2. then whole turns, the oldest first, become one line together
 
-The system prompt and the task stay as they are, and so do the last turns, as long as they fit.
+The system prompt and the task stay unchanged, and so do the last turns, as long as they fit.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from tavern_core.model.message_translation import Language
 from tavern_core.model.token_estimate import tokens_of
 
 TARGET: Final = 0.6
-"""Share of the window that is left after compaction: the next one is some steps away."""
+"""The share of the window that is filled after compaction, so that the next one is some steps away."""
 KEPT_TURNS: Final = 2
-"""The last turns, which stay as they are; if they do not fit, the last one."""
+"""The last turns, which stay unchanged; if they do not fit, only the last one."""
 _SHORT: Final = 400
-"""Characters; shorter messages are not worth a line of their own."""
+"""Characters; a shorter message is not replaced by a line."""
 _BEGINNING: Final = 160
 _LINE: Final = 60
-"""Tokens of the line that replaces a message, without the beginning of its content, about."""
+"""The approximate tokens of the line that replaces a message, without the quoted beginning."""
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What is to be left out."""
+    """The messages to replace."""
 
     results: tuple[int, ...] = ()
-    """Positions of messages that become one line."""
+    """Positions of messages that become one line each."""
     turns: tuple[int, int] = (0, 0)
-    """From and to (exclusive) of messages that become one line together."""
+    """Start and end (exclusive) of the messages that become one line together."""
 
 
 def tokens_of_messages(messages: Sequence[Message]) -> int:
@@ -44,11 +44,11 @@ def tokens_of_messages(messages: Sequence[Message]) -> int:
 
 
 def plan_compaction(messages: Sequence[Message], window: int) -> CompactionPlan | None:
-    """What to leave out; None: it fits.
+    """The plan for a conversation; None: it fits.
 
     Args:
         messages: system, task, then turns that each begin with an assistant's message.
-        window: tokens.
+        window: the size of the window in tokens.
     """
     if tokens_of_messages(messages) <= window:
         return None
@@ -60,7 +60,7 @@ def plan_compaction(messages: Sequence[Message], window: int) -> CompactionPlan 
 
 
 def _with_turns(messages: Sequence[Message], window: int, kept_turns: int) -> tuple[CompactionPlan | None, int]:
-    """A plan that keeps so many turns, and the tokens that it leaves, about."""
+    """A plan that keeps this many turns, and the approximate tokens that remain."""
     total, goal = tokens_of_messages(messages), int(window * TARGET)
     begin = _begin(messages)
     turns = [at for at in range(begin, len(messages)) if messages[at]["role"] == "assistant"]
@@ -82,7 +82,7 @@ def _with_turns(messages: Sequence[Message], window: int, kept_turns: int) -> tu
             break
         end = next((after for after in turns if after > at), last)
         total -= sum(_size_of_line(messages[i]) if i in results else _size(messages[i]) for i in range(at, end))
-    leave_out(last, len(messages) - 1, window)  # the last turns too, if there is no other way
+    leave_out(last, len(messages) - 1, window)  # the last turns too, if necessary
     kept = tuple(at for at in results if at >= end)
     return (CompactionPlan(kept, (begin, end)) if kept or end > begin else None), total
 
@@ -90,10 +90,10 @@ def _with_turns(messages: Sequence[Message], window: int, kept_turns: int) -> tu
 def shorten(
     messages: Sequence[Message], plan: CompactionPlan, addresses: Sequence[str], language: Language
 ) -> list[Message]:
-    """The conversation without what the plan names.
+    """The conversation after a plan was applied.
 
     Args:
-        addresses: of the wholes: one for each message of `plan.results`, then one for the turns if there are any.
+        addresses: of the full texts: one for each message of `plan.results`, then one for the turns, if any.
     """
     begin, end = plan.turns
     lines = dict(zip(plan.results, addresses, strict=False))
@@ -117,17 +117,17 @@ def shorten(
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """Messages for a file that the model may read again."""
+    """Messages as a text that the model may read again."""
     return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
 
 
 def _begin(messages: Sequence[Message]) -> int:
-    """Where the turns begin: behind system and task."""
+    """The position of the first turn: after system prompt and task."""
     return next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
 
 
 def _size_of_line(message: Message) -> int:
-    """The tokens of the line that replaces a message, about."""
+    """The approximate tokens of the line that replaces a message."""
     return tokens_of(message["content"][:_BEGINNING]) + _LINE
 
 

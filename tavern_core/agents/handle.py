@@ -1,4 +1,4 @@
-"""A running run of an agent, for its starter."""
+"""A run of an agent in the background, for its starter."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tavern_core.model.event import AGENT_COMPACTED, AGENT_STEP
 
 
 class RunEvents:
-    """The events of one run: stored, then passed on.
+    """The events of one run: stored, then passed to followers.
 
     Args:
-        seq: number of the last stored event.
+        seq: the number of the last stored event.
     """
 
     def __init__(self, run: str, runs: AgentRuns, recorder: Recorder, seq: int = 0) -> None:
@@ -30,7 +30,7 @@ class RunEvents:
         self._happened = asyncio.Event()
         self.has_begun = self.is_over = False
         self.is_cancelled = False
-        """Whether its starter has cancelled the run; the outcome then says so."""
+        """Whether its starter has cancelled the run, so that the outcome says so."""
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """Store an event. Raises StateDamaged: it cannot be stored (STATE_DAMAGED)."""
@@ -56,7 +56,7 @@ class RunEvents:
             self._recorder.note(AGENT_COMPACTED, {"run": self._run, **{name: data[name] for name in names}})
 
     def piece(self, step: int, piece: str) -> None:
-        """A piece of an answer, for followers alone."""
+        """Pass a piece of an answer to followers; it is not stored."""
         self._pass_on(AgentEvent("text", time.time(), {"step": step, "text": piece}))
 
     def _pass_on(self, event: AgentEvent) -> None:
@@ -64,7 +64,7 @@ class RunEvents:
         self._wake()
 
     def end(self) -> None:
-        """Nothing more will happen."""
+        """Mark the end of the events."""
         self.is_over = True
         self._wake()
 
@@ -73,7 +73,7 @@ class RunEvents:
         happened.set()
 
     async def follow(self) -> AsyncIterator[AgentEvent]:
-        """The events from the beginning of this process's part of the run, until it is over."""
+        """The events since the run was started or resumed in this process, until its end."""
         at = 0
         while True:
             while at < len(self._all):
@@ -98,25 +98,25 @@ class AgentHandle:
         return self._task.done()
 
     def cancel(self) -> bool:
-        """End it; its outcome is ``cancelled``. False: it is already over."""
+        """End it; its outcome is ``cancelled``. False: it has already ended."""
         self._events.is_cancelled = True
         # A task that is cancelled before its first step never runs, and so could not record its end.
         return cancel_task(self._task) if self._events.has_begun else not self.is_over
 
     async def wait(self) -> AgentOutcome:
-        """Its outcome. Cancelling the waiting task does not end the run."""
+        """Wait for its outcome. Cancelling the wait does not end the run."""
         return await asyncio.shield(self._task)
 
     def __await__(self) -> Generator[Any, None, AgentOutcome]:
         return self.wait().__await__()
 
     def events(self) -> AsyncIterator[AgentEvent]:
-        """Its events since it was started or resumed here, until it is over."""
+        """Its events since it was started or resumed here, until its end."""
         return self._events.follow()
 
 
 def cancel_task(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task, from any thread; False: it is over."""
+    """Cancel a task, from any thread; False: it has ended."""
     if task.done():
         return False
     try:

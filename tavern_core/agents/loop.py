@@ -1,7 +1,8 @@
-"""The loop of one run of an agent: ask the model, make its calls, give it the results, until it answers without a call.
+"""The loop of an agent's run: ask the model, make its calls, return the results, until it answers without a call.
 
-The loop is deterministic: with the recorded answers and results (`playback.py`), it takes the same way again. To resume or
-replay a run is therefore to run the loop over its record. A resumed run begins to do real work where the record ends.
+The loop is deterministic: with the recorded answers and results (`playback.py`), it takes the same path again. To
+    resume
+or replay a run, the loop runs over its record. A resumed run does real work from the end of the record on.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from tavern_core.model.token_estimate import tokens_of
 
 Message = Mapping[str, Any]
 STUCK: Final = "AGENT_STUCK"
-"""Code of a run that stopped because its model goes round in circles, or writes nothing that can be used."""
+"""The code of a run that stopped because its model repeats itself, or writes nothing usable."""
 LONGEST_PAUSE_S: Final = 10.0
-"""Before a request is made once more; a model that asks for a longer one ends the run, which can be resumed."""
+"""The longest pause before a request is repeated. If a model requests a longer one, the run ends and can be resumed."""
 _KEPT_CHARS: Final = 2_000
-"""Of an answer that was cut, and of each of its arguments."""
+"""Kept characters of a shortened answer, and of each of its arguments."""
 _KEPT_CALLS: Final = 5
 _SECRET_LOST: Final = "secret_lost"
 _LONG: Final = 50_000
@@ -50,10 +51,10 @@ _LONG: Final = 50_000
 
 
 class AgentLoop:
-    """One run, from its beginning or from its record.
+    """One run, from its start or from its record.
 
     Args:
-        events: where they are stored and passed on.
+        events: stores the events and passes them on.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class AgentLoop:
         self.warnings = [*task.warnings]
 
     async def run(self) -> AgentOutcome:
-        """Work until the task is done or cannot go on."""
+        """Work until the task is done or cannot continue."""
         try:
             return await self._work()
         except TimeBudgetExceeded:
@@ -151,7 +152,7 @@ class AgentLoop:
             return answer_of_record(known, self._listener())
         said = await self._said(step)
         reading = said, self._listener(), self._prompt_size
-        # Reading a long text takes time that other tasks of the loop would wait for.
+        # Other tasks of the loop would have to wait while a long text is parsed.
         answer = (
             await asyncio.to_thread(answer_of_model, *reading) if len(said.text) > _LONG else answer_of_model(*reading)
         )
@@ -167,10 +168,10 @@ class AgentLoop:
         return answer
 
     async def _said(self, step: int) -> LLMAnswer:
-        """The answer of the model; a request that failed for a reason that may pass is made once more.
+        """The model's answer; a request with a transient failure is repeated once.
 
         Raises:
-            CallError: it has failed; what it used is recorded.
+            CallError: it failed; its usage is recorded.
         """
         is_again = False
         while True:
@@ -189,7 +190,7 @@ class AgentLoop:
                 await self._spending.within(asyncio.sleep(pause))
 
     def _lost(self, step: int, error: CallError, text: str, *, may_pass: bool = False) -> bool:
-        """Record a request that failed, on which the model may have worked; returns whether it is made once more."""
+        """Record a failed request, which may have cost tokens; return whether it is repeated."""
         used = {"input": 0 if error.outcome == "none" else self._prompt_size, "output": tokens_of(text)}
         self._spending.lost(used["input"], used["output"])
         is_again, spending = may_pass and self._before_request() is None, self._spending
@@ -208,7 +209,7 @@ class AgentLoop:
     # Acting ------------------------------------------------------------------------------------------------------------
 
     async def _act(self, step: int, answer: ModelAnswer) -> AgentOutcome | None:
-        """Make the calls of an answer; returns how the run ends, if it does."""
+        """Make the calls of an answer; return the outcome if the run ends."""
         if step in self._playback.replies and not self._playback.is_final:
             self._again(step, answer)
             return None
@@ -231,14 +232,14 @@ class AgentLoop:
         return self._called(step, answer, native, outcome, problem)
 
     def _is_secret_lost(self, step: int) -> bool:
-        """Whether the calls of an answer cannot be made, because a secret in it was masked when it was recorded."""
+        """Whether the calls of an answer cannot be made, because a secret in it was masked in the record."""
         playback = self._playback
         if (known := playback.replies.get(step)) is not None:
             return bool(known["problem"] == _SECRET_LOST)
         return step in playback.masked and step in playback.answers and not playback.is_final
 
     def _again(self, step: int, answer: ModelAnswer) -> None:
-        """Go over a step that is complete in the record: as it was then, whatever the tools are today."""
+        """Repeat a step that is complete in the record: with the recorded results, whatever the tools are now."""
         known = self._playback.replies[step]
         self._calls.again(step, known.get("unread", ()))
         self._spending.calls += len(self._calls.made)
@@ -267,11 +268,11 @@ class AgentLoop:
             return TextOutcome(text=answer.text)
         outcome = await self._calls.text(answer.text)
         if not outcome.problems and not outcome.steps and (inside := fenced_content(answer.said)):
-            return await self._calls.text(inside)  # an example beside nothing is meant as a call
+            return await self._calls.text(inside)  # an example without other text is meant as a call
         return outcome
 
     async def _native(self, answer: ModelAnswer) -> tuple[list[dict[str, Any]], str]:
-        """The messages that answer native calls, and what is wrong with the answer as a whole."""
+        """The messages with the results of native calls, and the problem of the answer as a whole."""
         if self._written.calling == "tam":
             return [], "not_native" if answer.calls else ""
         if self._written.calling == "native" and answer.blocks and not answer.calls:
@@ -289,7 +290,7 @@ class AgentLoop:
     def _confused(
         self, step: int, answer: ModelAnswer, kind: str, native: list[dict[str, Any]] | None = None, feedback: str = ""
     ) -> AgentOutcome | None:
-        """Nothing ran: tell the model why; stop when that has not helped before."""
+        """Report to the model why nothing ran; stop if that has not helped before."""
         count = self._repetition.problem(kind)
         most, stop = _CONFUSED[kind]
         messages = list(native or ())
@@ -303,7 +304,7 @@ class AgentLoop:
         return self._ended("stopped", stop) if count >= most and not self._goes_on(step) else None
 
     def _shorten_last(self, kind: str, answer: ModelAnswer) -> None:
-        """Keep only the beginning of an answer that was cut: the rest would fill the context."""
+        """Keep only the beginning of a shortened answer: the rest would fill the context."""
         if kind not in ("repeats", "too_long", "too_many"):
             return
         last = self.messages[-1]
@@ -316,10 +317,10 @@ class AgentLoop:
     def _called(
         self, step: int, answer: ModelAnswer, native: list[dict[str, Any]], outcome: TextOutcome, problem: str
     ) -> AgentOutcome | None:
-        """Calls were made: report their outcome to the model; stop if it repeats itself.
+        """Report the outcome of calls to the model; stop if it repeats itself.
 
         Args:
-            problem: what is wrong with the others.
+            problem: the problem of the other calls.
         """
         made = self._calls.made
         self._spending.calls += len(made)
@@ -349,12 +350,12 @@ class AgentLoop:
         return step + 1 in self._playback.answers
 
     def _is_last(self, step: int) -> bool:
-        """Whether one request was left after this step: in a replay, of the budget that there was then."""
+        """Whether one request was left after this step; in a replay, by the recorded budget."""
         known = self._playback.answers.get(step)
         return self._spending.is_last(step) if known is None else bool(known["last"])
 
     def _reply(self, step: int, messages: list[dict[str, Any]], text: str, problem: str = "") -> None:
-        """Add what answers the model to the conversation, and record it."""
+        """Add the reply to the model to the conversation, and record it."""
         messages = [*messages, *([{"role": "user", "content": text}] if text else [])]
         unread = {"unread": self._calls.unread} if self._calls.unread else {}
         seconds = self._spending.clock.seconds
@@ -362,7 +363,7 @@ class AgentLoop:
         self.messages += messages
 
     def _compact(self, step: int) -> None:
-        """Shorten the conversation if it does not fit the window any more; that is recorded, and the model reads it."""
+        """Shorten the conversation if it no longer fits the window; record that, and report it to the model."""
         plan = plan_compaction(self.messages, self._task.window)
         if plan is None:
             return
@@ -398,7 +399,7 @@ class AgentLoop:
         )  # fmt: skip
 
     def broken(self, error: Exception) -> AgentOutcome:
-        """The outcome of a run that an error of the host itself has ended."""
+        """The outcome of a run that ended with an error of the host itself."""
         reason = f"the host failed with {printed(error):.500}"
         return self._ended("failed", StopReason(reason, "see the log; the run can be resumed", "INTERNAL"))
 
@@ -414,7 +415,7 @@ def _as_json(calls: tuple[ModelCall, ...]) -> list[dict[str, str]]:
 
 
 def _fix_of(error: TavernError) -> str:
-    """The repair of an error; of one that may pass, also how to go on, and when."""
+    """The repair of an error; for a transient one, also how and when to continue."""
     if not isinstance(error, CallError) or not error.retryable:
         return error.hint
     when = f"after {error.retry_after_ms / 1000:g} s: " if error.retry_after_ms else ""
@@ -440,4 +441,4 @@ _CONFUSED: Final = {
     ),
     "not_tam": (3, _stuck("the model writes TAM, but the profile makes native calls", 'set "calling": "both"')),
 }  # fmt: skip
-"""Kind of an answer that leads nowhere → how often it may come before the next call until the run stops, and why it stops then."""
+"""Kind of an unusable answer → how often it may occur before the run stops without a call, and the reason."""

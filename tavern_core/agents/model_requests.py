@@ -1,4 +1,4 @@
-"""The requests of one run to its model, or to the workflow that decides in its place."""
+"""The requests of one run to its model, or to the workflow that replaces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tavern_core.model.run import RunResult
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """What one run is about."""
+    """The settings of one run."""
 
     run: str
     profile: Profile
@@ -28,16 +28,16 @@ class AgentTask:
     context: CallContext
     """The caller of the agent's calls."""
     asking: CallContext | None
-    """Who asks the model; None: the host."""
+    """The context of requests to the model; None: the host."""
     window: int
-    """Tokens of a conversation at most."""
+    """The maximum tokens of a conversation."""
     tools: Sequence[Mapping[str, Any]] = ()
     """The schemas for native calls."""
     warnings: tuple[str, ...] = ()
 
 
 class AgentModelRequests:
-    """Asks for the next answer of an agent."""
+    """Requests the next answer of an agent."""
 
     def __init__(self, services: AgentServices, task: AgentTask, playback: Playback) -> None:
         self._services = services
@@ -46,10 +46,10 @@ class AgentModelRequests:
         self._written = task.profile.written
 
     async def ask(self, step: int, messages: Sequence[Mapping[str, Any]], on_text: Callable[[str], bool]) -> LLMAnswer:
-        """The next answer.
+        """Request the next answer.
 
         Args:
-            on_text: called with each piece of the text; True: it has gone far enough.
+            on_text: called with each piece of the text; True: enough was received.
 
         Raises:
             CallError: the model cannot be reached or refuses.
@@ -66,9 +66,10 @@ class AgentModelRequests:
         )
 
     async def _deliberate(self, messages: Sequence[Mapping[str, Any]]) -> LLMAnswer:
-        """A run of the deliberation workflow.
+        """Run the deliberation workflow.
 
-        Its inputs, of which its interface names those that it wants: `task`, `system`, `messages` (all but the system prompt),
+        Its possible inputs, of which it gets those in its interface: `task`, `system`, `messages` (without the system
+            prompt),
         `history` (these without the last one), `prompt` (the text of the last one). Its output `text` or `answer` is the answer.
         """
         spoken = [dict(message) for message in messages if message["role"] != "system"]
@@ -99,7 +100,7 @@ class AgentModelRequests:
         )  # fmt: skip
 
     async def _decided(self, name: str, inputs: Mapping[str, Any]) -> RunResult:
-        """The result of the workflow, or of the run of it that waited for a person; it is left when it asks one."""
+        """The result of the workflow, or of its run that waited for a person; a run ends with its first question."""
         workflows, context, before = self._services.flow.workflows, self._task.context, self._playback.waiting_for
         if before is not None and before["kind"] == "workflow":
             self._playback.waiting_for = None

@@ -1,4 +1,4 @@
-"""What the host itself says to a model in a run: short, and each with what to do."""
+"""Messages from the host to a model in a run: short, and each with an action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a run as the loop reads it again: what was answered and called is not asked and called a second time."""
+"""The record of a run for the loop: recorded answers and calls are not repeated."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from tavern_core.model.agent_run import AgentEvent
 
 CallPosition = tuple[int, int]
-"""(step, number of the call in it)"""
+"""(step, number of the call in the step)"""
 
 
 class Playback:
-    """What a run has recorded so far.
+    """The recorded part of a run.
 
     Args:
-        is_final: for a replay: nothing happens beyond the record.
+        is_final: for a replay: the loop ends with the record.
     """
 
     def __init__(self, events: Iterable[AgentEvent] = (), *, is_final: bool = False) -> None:
@@ -23,14 +23,14 @@ class Playback:
         self.seq = 0
         self.seconds = 0.0
         self.messages = 0
-        """How many messages of the beginning are recorded."""
+        """How many of the initial messages are recorded."""
         self.answers: dict[int, Mapping[str, Any]] = {}
         self.calls: dict[CallPosition, Mapping[str, Any]] = {}
         """Calls that were begun."""
         self.reads: set[CallPosition] = set()
         """Calls of tools that only read."""
         self.masked: set[int] = set()
-        """Steps of which a secret part is not stored."""
+        """Steps with a secret part that was not stored."""
         self.results: dict[CallPosition, Mapping[str, Any]] = {}
         self.foreseen: dict[CallPosition, Mapping[str, Any] | None] = {}
         self.replies: dict[int, Mapping[str, Any]] = {}
@@ -38,7 +38,7 @@ class Playback:
         """Requests that failed."""
         self.compacted: dict[int, Mapping[str, Any]] = {}
         self.drawn = 0
-        """How much of the budget of calls is used; a call without a result is not counted, for it is made again."""
+        """The used part of the call budget; a call without a result is not counted, because it is repeated."""
         self.given: dict[str, Any] = {}
         """Question → the answer of a person, until it is used: a later question may have the same name."""
         self.waiting_for: Mapping[str, Any] | None = None
@@ -84,10 +84,10 @@ class PlaybackEnds(Exception):
 
 
 class PersonRequired(Exception):
-    """The run cannot go on without a person.
+    """The run needs a person to continue.
 
     Args:
-        data: what it waits for; see `AgentOutcome.waiting_for`.
+        data: what the run waits for; see `AgentOutcome.waiting_for`.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the fields of an agent's profile mean on one host: its template, skills and knowledge bases, and warnings about what means nothing."""
+"""Resolves the fields of an agent's profile on a host: template, skills, knowledge bases; warns about invalid ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWLEDGE: Final = "system:knowledge"
 PLACEHOLDERS: Final = (AVAILABLE_TOOLS, SKILLS, KNOWLEDGE)
 _LEAST_TOKENS: Final = 1_000
 MOST_NAMES: Final = 100
-"""Skills, and knowledge bases, of one profile."""
+"""Maximum skills, and maximum knowledge bases, of one profile."""
 LARGEST_PROMPT: Final = 400_000
 """Bytes of a template."""
 _FILE: Final = "file:"
@@ -33,7 +33,7 @@ _FILE: Final = "file:"
 
 @dataclass(frozen=True, slots=True)
 class ProfileTargets:
-    """What a profile may name on this host."""
+    """The names that a profile may use on this host."""
 
     models: Sequence[str] = ()
     workflows: Sequence[str] = ()
@@ -42,41 +42,41 @@ class ProfileTargets:
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """Looks up what a profile may name."""
+    """Looks up the names that a profile may use."""
 
     flow: WorkflowServices
     skills: Skills
 
     def now(self) -> ProfileTargets:
-        """All of it; plugins that contribute models or workflows are activated."""
-        workflows = tuple(self.flow.workflows.list())  # first: it activates the plugins that contribute models, too
+        """All names, after activating plugins that contribute models or workflows."""
+        workflows = tuple(self.flow.workflows.list())  # first: it also activates the plugins that contribute models
         return ProfileTargets(self.flow.models.names(), workflows, self.skills.list())
 
     def inactive(self) -> ProfileTargets:
-        """As far as it is known without activating plugins."""
+        """The names that are known without activating plugins."""
         return ProfileTargets(self.flow.models.names(), tuple(self.flow.workflows.in_files()), self.skills.list())
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFields:
-    """The fields of a profile that make its prompt, resolved."""
+    """The resolved fields of a profile that make its prompt."""
 
     template: str
-    """Empty: the built-in one."""
+    """Empty: the built-in template."""
     skills: tuple[Skill, ...]
     bases: tuple[KnowledgeBase, ...]
     findings: tuple[Finding, ...]
 
 
 _Problem = tuple[str, str, str]
-"""Where in the profile, what, and its repair."""
+"""Location in the profile, message, and repair."""
 
 
 def read_fields(profile: Profile, known: ProfileTargets, knowledge: KnowledgeBases) -> PromptFields:
-    """Resolve the fields of a profile; what cannot be used is a warning, and the rest is used.
+    """Resolve the fields of a profile; invalid parts become warnings, and the rest is used.
 
     Raises:
-        ProfileInvalid: its prompt is in a file that cannot be read (PROFILE_INVALID): an agent without its rules must not run.
+        ProfileInvalid: its prompt file cannot be read (PROFILE_INVALID): an agent without its rules must not run.
     """
     template = _template(profile)
     problems: list[_Problem] = []
@@ -91,7 +91,7 @@ def read_fields(profile: Profile, known: ProfileTargets, knowledge: KnowledgeBas
 
 
 def _template(profile: Profile) -> str:
-    """The text of the prompt; of another system's prompt nothing."""
+    """The text of the prompt; empty for another system's prompt."""
     prompt = profile.written.prompt
     if not isinstance(prompt, str):
         return ""
@@ -158,7 +158,7 @@ def _bases(profile: Profile, knowledge: KnowledgeBases, problems: list[_Problem]
 
 
 def _inside(root: str, written: str) -> Path | None:
-    """The folder `written` below `root`, links followed; None: it is not below."""
+    """The folder `written` in `root`, links followed; None: it is outside."""
     try:
         real = Path(root).resolve()
         found = (real / written).resolve()
@@ -211,7 +211,7 @@ def _budget(profile: Profile) -> Iterator[_Problem]:
 
 
 def _placeholders(profile: Profile, template: str) -> Iterator[_Problem]:
-    """What a template lacks of the profile, and placeholders that are nearly ours; others belong to other systems."""
+    """Placeholders that the template lacks, and placeholders similar to the host's; others belong to other systems."""
     written = profile.written
     if not isinstance(written.prompt, str):
         yield "prompt", "a mapping is the prompt of another system and is not used", "write the prompt as text"

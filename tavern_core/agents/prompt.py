@@ -2,8 +2,8 @@
 
     template + tools (manual with the examples that fit the task, or schemas) + skills + knowledge that fits the task
 
-The template is always complete. The rest gets room in this order: tools, skills, knowledge; what comes last is left out first. If
-skills or knowledge need room, tools get at most `TOOLS_SHARE` of it.
+The template is always complete. The rest gets room in this order: tools, skills, knowledge; the last part is left out
+first. If skills or knowledge need room, tools get at most `TOOLS_SHARE` of it.
 
     a manual loses    examples, texts of parameters, all but the beginning of descriptions, all but the ids, ids
     schemas lose      texts of parameters, then whole schemas from the end of the inventory
@@ -36,19 +36,19 @@ from tavern_core.model.token_estimate import tokens_of
 TOOLS_SHARE: Final = 0.6
 MOST_PASSAGES: Final = 8
 _WORTH: Final = 0.3
-"""Of the best passage's score: what fits worse has only common words in common with the task."""
+"""The minimum share of the best passage's score: a lower score comes from common words only."""
 _WHOLE: Final = 100_000_000
 _TRIES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class OmittedPart:
-    """What had no room."""
+    """A part of the prompt that was left out for lack of room."""
 
     part: Literal["tools", "skills", "knowledge"]
     reason: str
     names: tuple[str, ...] = ()
-    """Ids of tools, names of skills, citations."""
+    """Ids of tools, names of skills, or citations."""
 
     def to_json(self) -> dict[str, Any]:
         return json_members(self, "part", "reason", "names")
@@ -56,22 +56,22 @@ class OmittedPart:
 
 @dataclass(frozen=True, slots=True)
 class AgentPrompt:
-    """What an agent's model is given before the task."""
+    """The input of an agent's model before the task."""
 
     system: str
     tokens: int
-    """Of `system` and `tools`, estimated."""
+    """The estimated tokens of `system` and `tools`."""
     sources: tuple[Passage, ...] = ()
-    """The passages of knowledge in it, best first."""
+    """The passages of knowledge in the prompt, best first."""
     left_out: tuple[OmittedPart, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
-    """The inventory for the parameter `tools` of OpenAI's API and its relatives; empty with ``"calling": "tam"``."""
+    """The inventory for the parameter `tools` of OpenAI's API and similar ones; empty with ``"calling": "tam"``."""
     findings: tuple[Finding, ...] = ()
     """Warnings about the profile and its knowledge."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know about it: odd fields of the profile, and what had no room."""
+        """Warnings for people: invalid fields of the profile, and omitted parts."""
         odd = [f"{finding.located}; {finding.hint}" if finding.hint else finding.located for finding in self.findings]
         return (*odd, *(f"{p.part}: {p.reason}: {', '.join(p.names)}".rstrip(": ") for p in self.left_out))
 
@@ -100,13 +100,14 @@ class PromptBuilder:
         """The prompt for one task.
 
         Args:
-            task: chooses examples and knowledge.
-            context: the caller; the manual says what it may not call.
+            task: used to choose examples and knowledge.
+            context: the caller; the manual marks tools that it may not call.
             max_tokens: the budget for `system` and `tools` together; None: half of the profile's `context_tokens`.
-            closing: text of the program at the end of the template.
+            closing: a text of the program for the end of the template.
 
         Raises:
-            ProfileInvalid: the profile or the file of its prompt cannot be read, or its template alone is beyond the budget (PROFILE_INVALID).
+            ProfileInvalid: the profile or its prompt file cannot be read, or the template alone exceeds the budget
+                (PROFILE_INVALID).
         """
         resolved = self.catalogue.profiles.resolved_sync(profile)
         fields = read_fields(resolved, self.names.now(), self.knowledge)
@@ -131,14 +132,15 @@ class PromptBuilder:
     def _put_tools(
         self, draft: _PromptDraft, profile: ProfileLike, task: str, context: CallContext | None, room: int, calling: str
     ) -> int:
-        """Put in the manual, the schemas, or both; returns the room that is left."""
+        """Add the manual, the schemas, or both; return the remaining room."""
         in_manual = AVAILABLE_TOOLS in draft.uses and calling != "native"
         specs = self.catalogue.descriptions.in_order(profile, context)
         if calling != "tam":
             schemas = [self.catalogue.descriptions.tool_schema(spec, "openai") for spec in specs]
             draft.tools, is_cut = fitting(schemas, room // 2 if in_manual else room)
             missing = [spec.id for spec in specs[len(draft.tools) :]]
-            if in_manual and missing:  # all or none: the manual has them, and a model given some takes these for all
+            # All or none: the manual has them, and a model would take some schemas for all tools.
+            if in_manual and missing:
                 draft.tools, missing = [], [spec.id for spec in specs]
             room -= sum(map(tokens_of_schema, draft.tools))
             if missing:
@@ -160,14 +162,14 @@ class PromptBuilder:
     def _manual(
         self, profile: ProfileLike, task: str, context: CallContext | None, language: Language, most: int
     ) -> tuple[str, bool]:
-        """The manual in at most `most` tokens, and whether it is whole."""
+        """The manual in at most `most` tokens, and whether it is complete."""
         if most < 1:
             return "", False
         whole = text = self.catalogue.descriptions.manual(profile, context, task or None, language, _WHOLE)
         chars = min(len(whole), self.catalogue.specs.config.limits.manual_chars)
         if chars == len(whole) and tokens_of(whole) <= most:
             return whole, True
-        for _ in range(_TRIES):  # the share of wide characters differs from detail to detail
+        for _ in range(_TRIES):  # the share of wide characters differs between levels of detail
             if (size := tokens_of(text)) > most:
                 chars = min(chars - 1, len(text) * most // size)
             text = self.catalogue.descriptions.manual(profile, context, task or None, language, max(chars, 1))
@@ -189,7 +191,7 @@ def _built_in(profile: Profile, fields: PromptFields, language: Language) -> str
 
 
 class _PromptDraft:
-    """A prompt in the making: its parts, and the room that is left."""
+    """A prompt under construction: its parts, and the remaining room."""
 
     def __init__(self, template: str, language: Language) -> None:
         self.template, self.language = template, language
@@ -205,7 +207,7 @@ class _PromptDraft:
         self._left_out: list[OmittedPart] = []
 
     def claim(self, budget: int, profile: str) -> None:
-        """Make room: the budget without the template. Raises ProfileInvalid: there is none (PROFILE_INVALID)."""
+        """Compute the room: the budget without the template. Raises ProfileInvalid: none is left (PROFILE_INVALID)."""
         size = tokens_of(fill_prompt(self.template, self._parts))
         if size > budget:
             message = f"the template of the prompt alone has {size:,} tokens; the prompt may have {budget:,}"
@@ -215,7 +217,7 @@ class _PromptDraft:
         self.budget, self.room = budget, budget - size
 
     def put(self, name: str, text: str, room: int) -> int:
-        """Fill in a placeholder, if there is room for it wherever it is; returns the room that is left."""
+        """Fill in a placeholder if there is room for all of its occurrences; return the remaining room."""
         cost = tokens_of(text) * self.uses[name]
         if cost > room:
             return room
@@ -223,11 +225,11 @@ class _PromptDraft:
         return room - cost
 
     def cost(self, section: PromptSection) -> int:
-        """The tokens of a whole list, wherever it is."""
+        """The tokens of a whole list in all of its occurrences."""
         return tokens_of(section.text([name for name, _ in section.items])) * self.uses.get(section.placeholder, 0)
 
     def put_list(self, section: PromptSection) -> list[str]:
-        """Fill in as much of a list as there is room for; returns the names of what is shown."""
+        """Fill in as many items of a list as there is room for; return their names."""
         if section.placeholder not in self.uses:
             return []
         names = section.chosen(self.room // self.uses[section.placeholder])

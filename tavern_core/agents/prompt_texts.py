@@ -1,4 +1,4 @@
-"""The host's own words in prompts of agents, in both languages."""
+"""The host's own texts in prompts of agents, in both languages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tavern_core.model.message_translation import Language
 
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
-    """One language."""
+    """The texts in one language."""
 
     role: str
     rules: str
@@ -73,7 +73,7 @@ Work on the user's task step by step.
 
 
 def built_in(name: str, description: str, language: Language, *, skills: bool, knowledge: bool) -> str:
-    """The template of a profile that has none."""
+    """The template for a profile without one."""
     texts = TEXTS[language]
     # Braces of a name or description are text, never a placeholder.
     role = texts.role.format(name=name, description=description).strip().replace("{{", "{ {")

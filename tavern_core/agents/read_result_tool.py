@@ -1,4 +1,4 @@
-"""The tool that reads results which were too long to show, and what compaction left out."""
+"""The tool that reads long results, and text that compaction left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tavern_core.kernel.catalogue.call_plan import InternalOperation
 from tavern_core.model.tool import ToolSpec
 
 READ_RESULT: Final = "agent:read_result"
-"""Its id."""
+"""The id of the tool."""
 READ_CHARS: Final = 8_000
 _PARAMETERS: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -26,7 +26,7 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 
 
 def reading_tool(artifacts: Artifacts) -> InternalOperation:
-    """The operation `READ_RESULT`: every agent may call it, and it sees the artifacts of its caller alone."""
+    """The operation `READ_RESULT`: every agent may call it, and it only finds artifacts of its caller."""
 
     def read_result(artifact: str, start: int = 0, length: int = READ_CHARS) -> dict[str, Any]:
         known = artifacts.get(artifact)

@@ -1,4 +1,4 @@
-"""Detects agents that go round in circles. Pure; the same run gives the same findings."""
+"""Detects agents that repeat themselves. Pure; the same run gives the same findings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tavern_core.model.plain_data import json_digest
 from tavern_core.model.result import ToolResult
 
 WARN_AT: Final = 2
-"""The same call with the same result, or the same error of the same tool: so often, and the model is warned."""
+"""After this many equal calls with equal results, or equal errors of a tool, the model is warned."""
 STOP_AT: Final = 3
-"""So often, and the run stops."""
+"""After this many, the run stops."""
 _TAIL: Final = 4_000
 """Characters at the end of an answer that are searched for repetition."""
 _LONGEST_PERIOD: Final = 400
@@ -21,7 +21,7 @@ _LONGEST_PERIOD: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class PastCall:
-    """A call that was made."""
+    """A call of the past."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -31,9 +31,9 @@ class PastCall:
 
 
 class Repetition:
-    """Counts what repeats itself.
+    """Counts repetitions.
 
-    What is counted is forgotten when a call that had not been made before changed something: the world may be another one.
+    A new call that changed something resets the counts: repeating an earlier call may now have another result.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Repetition:
         self._known: set[str] = set()
 
     def see(self, calls: Iterable[PastCall]) -> int:
-        """Count the calls of one step, equal ones once; returns how often the most frequent of them, or its error, has occurred."""
+        """Count the calls of one step, equal ones once; return the count of the most frequent call or error."""
         seen: set[str] = set()
         for made in calls:
             result = made.result
@@ -58,18 +58,18 @@ class Repetition:
         return max((self._counts[each] for each in seen), default=0)
 
     def problem(self, code: str) -> int:
-        """Count an answer that led to no call; returns how often this has happened since the last call."""
+        """Count an answer without a valid call; return how many there were since the last call."""
         self._problems[code] += 1
         return self._problems[code]
 
     def forget(self) -> None:
-        """The model has lost results from its context, and may ask for them again."""
+        """Reset the counts, because the model has lost results from its context and may request them again."""
         self._counts.clear()
         self._problems.clear()
 
 
 def is_looping(text: str) -> bool:
-    """Whether the end of a text is one short passage over and over."""
+    """Whether the end of a text repeats one short passage."""
     tail = text[-_TAIL:]
     if len(tail) < _TAIL:
         return False

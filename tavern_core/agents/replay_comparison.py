@@ -1,4 +1,4 @@
-"""Replay: the loop over the record of a run, without model and tools, compared with what was recorded."""
+"""Replay: runs the loop over a record, without model and tools, and compares the messages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class AgentReplay:
 
     outcome: AgentOutcome
     differences: tuple[str, ...] = ()
-    """Where the loop of today goes another way than the recorded one."""
+    """Where the current loop differs from the recorded one."""
     messages: tuple[Mapping[str, Any], ...] = ()
-    """The conversation as the replay has made it."""
+    """The conversation of the replay."""
 
     @property
     def ok(self) -> bool:
-        """Whether it leads to the same messages."""
+        """Whether the replay gave the same messages."""
         return not self.differences
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class _Comparison:
             self.differences.append(f"step {step}: the host would answer the model differently now")
 
     def piece(self, step: int, piece: str) -> None:
-        """Nothing streams in a replay."""
+        """Does nothing: a replay does not stream."""
 
 
 async def replay_run(

@@ -1,6 +1,6 @@
 """Runs of agents on disk: one row for each run, one for each event; enough to show a run, to resume it and to replay it.
 
-An event is in the file before anything that follows from it happens: a killed process loses nothing that was complete.
+An event is stored before its consequences happen: a killed process loses nothing that was complete.
 Secrets are masked before storing, as in the audit log.
 """
 
@@ -23,7 +23,7 @@ from tavern_core.model.call import check_most
 from tavern_core.model.nearest import did_you_mean
 
 MOST_RUNS: Final = 500
-"""Stored runs; the oldest ended ones are removed first."""
+"""How many runs are stored; the oldest ended ones are removed first."""
 _TIDY_EVERY: Final = 20
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -37,12 +37,12 @@ CREATE TABLE IF NOT EXISTS events (
 
 @dataclass(frozen=True, slots=True)
 class StoredAgentRun:
-    """A stored run with what only its host needs."""
+    """A stored run, and data that only its host needs."""
 
     record: AgentRecord
     owner: str
     process: str
-    """The process that ran it last."""
+    """The process that last ran it."""
 
 
 class AgentRuns:
@@ -100,7 +100,7 @@ class AgentRuns:
             )
 
     def end(self, outcome: AgentOutcome) -> None:
-        """Write the outcome of a run, for now: it may be resumed."""
+        """Store the current outcome of a run, which may be resumed."""
         with self._file.open() as db, db:
             db.execute(
                 "UPDATE runs SET state = ?, outcome = ? WHERE id = ?",
@@ -123,10 +123,10 @@ class AgentRuns:
         """One run with its events.
 
         Args:
-            owner: the owner that it must have; None: any.
+            owner: the required owner; None: any.
 
         Raises:
-            RunNotFound: there is none, or it is another caller's (RUN_NOT_FOUND).
+            RunNotFound: there is no such run, or it is another caller's (RUN_NOT_FOUND).
             StateDamaged: its data cannot be read (STATE_DAMAGED).
             UsageError: `run` is not text (USAGE).
         """
@@ -148,7 +148,7 @@ class AgentRuns:
         return found
 
     def tidy(self) -> None:
-        """Remove the oldest runs beyond `MOST_RUNS`, except those that are going on."""
+        """Remove the oldest runs beyond `MOST_RUNS`, except those in progress."""
         with self._file.open() as db, db:
             rows = db.execute(
                 "SELECT id, state, process FROM runs ORDER BY started DESC LIMIT -1 OFFSET ?", (MOST_RUNS,)
@@ -176,7 +176,7 @@ class AgentRuns:
 
 
 def _events(rows: Iterable[tuple[Any, ...]]) -> Iterable[AgentEvent]:
-    """The events up to the first corrupt one: what follows from it is not known any more."""
+    """The events before the first corrupt one: later ones depend on it."""
     for _, seq, kind, at, text, crc in rows:
         if not isinstance(text, str) or zlib.crc32(text.encode("utf-8", "replace")) != crc:
             return

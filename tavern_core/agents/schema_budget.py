@@ -15,7 +15,7 @@ from tavern_core.schema.provider_tool_export import wire_name
 
 _TEXTS: Final = ("description", "title", "examples")
 _LONGEST_EXAMPLE: Final = 1_000
-"""Characters of the arguments of a worked call; a longer one is not shown."""
+"""Characters of an example call's arguments; a longer example is not shown."""
 _VALUES: Final = ("default", "const", "enum")
 """Keys whose values are data, not schemas."""
 
@@ -26,7 +26,7 @@ def tokens_of_schema(tool: Mapping[str, Any]) -> int:
 
 
 def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], bool]:
-    """As many schemas as there is room for, from the first on, and whether the texts of their parameters were taken out."""
+    """As many schemas as there is room for, in order, and whether the texts of their parameters were removed."""
     if sum(map(tokens_of_schema, tools)) <= room:
         return tools, False
     found: list[dict[str, Any]] = []
@@ -39,7 +39,7 @@ def fitting(tools: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]
 
 
 def with_examples(texts: PromptTexts, specs: Sequence[ToolSpec], task: str, room: int) -> str:
-    """The note that stands for the manual where tools are called natively, with the worked calls that fit the task best."""
+    """The note that replaces the manual for native calls, with the example calls that fit the task best."""
     lines = [texts.examples]
     for spec, example in best_examples(specs, task):
         arguments = json.dumps(dict(example.arguments), ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""The parts of a prompt that are lists: skills, and passages of knowledge. As much of a list is shown as there is room for."""
+"""The lists in a prompt: skills, and passages of knowledge. As many items are shown as there is room for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PromptSection:
     placeholder: str
     intro: str
     items: tuple[tuple[str, str], ...]
-    """(name, text), the most important first."""
+    """(name, text), in order of importance."""
     gap: str
     nothing: str
     """The text of an empty list."""
@@ -40,7 +40,7 @@ class PromptSection:
         return self.gap.join([self.intro, *shown]) if shown else self.nothing
 
     def chosen(self, room: int) -> list[str]:
-        """The names of the items for which `room` tokens are enough; one that is too long does not keep the next ones out."""
+        """The names of the items that fit into `room` tokens; an item that is too long is skipped."""
         names: list[str] = []
         for name, _ in self.items:
             if tokens_of(self.text([*names, name])) <= room:
@@ -49,10 +49,10 @@ class PromptSection:
 
 
 def skills_section(skills: Sequence[Skill], language: Language, *, wire: bool) -> PromptSection:
-    """Name, description and tool of each skill: what a model needs to choose one (agentskills.io, progressive disclosure).
+    """Name, description and tool of each skill, for a model to choose one (agentskills.io, progressive disclosure).
 
     Args:
-        wire: the agent calls tools by their names in the API of its model.
+        wire: whether the agent uses the tools' names in its model's API.
     """
     texts = TEXTS[language]
     items = tuple((skill.name, _skill_line(skill, wire=wire)) for skill in skills)
@@ -67,7 +67,7 @@ def _skill_line(skill: Skill, *, wire: bool) -> str:
 
 
 def knowledge_section(passages: Sequence[Passage], language: Language) -> PromptSection:
-    """The passages, each with what it is cited by."""
+    """The passages, each with its citation."""
     texts = TEXTS[language]
     is_trusted = all(passage.trusted for passage in passages)
     intro = texts.cite if is_trusted else f"{texts.cite}\n{texts.untrusted}"
@@ -76,7 +76,7 @@ def knowledge_section(passages: Sequence[Passage], language: Language) -> Prompt
 
 
 def _passage(passage: Passage) -> str:
-    """A passage as data: nothing in it ends it, or can be read as a call."""
+    """A passage as data: its text cannot end it, or be read as a call."""
     mark = "" if passage.trusted else ' untrusted="true"'
     head = f'<passage source="{_attribute(passage.citation)}" heading="{_attribute(passage.heading)}"{mark}>'
     text = _END.sub("<\u200b/", neutralise(seen(passage.text, lines=True)))

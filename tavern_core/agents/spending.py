@@ -1,4 +1,4 @@
-"""What a run has used of its budget: requests, calls, tokens, seconds, money."""
+"""The used part of a run's budget: requests, calls, tokens, seconds, money."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tavern_core.model.pydantic_errors import explain
 
 T = TypeVar("T")
 _PAUSED_S: Final = 0.5
-"""How often the time is looked at while the clock stands."""
+"""The interval of time checks while the clock is paused."""
 BudgetLike = AgentBudget | Mapping[str, Any] | None
 Pause = Callable[[], AbstractContextManager[object]]
 
@@ -33,10 +33,10 @@ class StopReason:
 
 
 class Clock:
-    """Seconds of a run, without the time that people take for their answers.
+    """The seconds of a run, without the time in which it waits for people.
 
     Args:
-        seconds: used by earlier processes.
+        seconds: the time used by earlier processes.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A person is asked. Several at once count once."""
+        """Pause while a person is asked; nested pauses count once."""
         began = time.monotonic()
         self._waiting.append(began)
         try:
@@ -68,7 +68,7 @@ class Clock:
                 self._waited += time.monotonic() - began
 
     def paused_with(self, outer: Pause | None) -> Pause:
-        """`paused`, for a run that another one waits for: the clock of that one is paused, too."""
+        """`paused` for a run inside another run, whose clock is paused, too."""
 
         @contextmanager
         def both() -> Iterator[None]:
@@ -79,14 +79,14 @@ class Clock:
 
 
 class TimeBudgetExceeded(Exception):
-    """The seconds of the budget are over."""
+    """The time budget is used up."""
 
 
 class BudgetTracker:
-    """Counts what a run uses.
+    """Counts the used budget.
 
     Args:
-        price: of the model; None: not known.
+        price: the price of the model; None: unknown.
     """
 
     def __init__(self, budget: AgentBudget, price: Price | None, clock: Clock) -> None:
@@ -97,7 +97,7 @@ class BudgetTracker:
 
     @property
     def cost(self) -> float | None:
-        """In the currency of the price."""
+        """The cost in the currency of the price."""
         return None if self._price is None else self._price.of(self.input, self.output)
 
     @property
@@ -110,10 +110,10 @@ class BudgetTracker:
         return None if self._budget.seconds is None else self._budget.seconds - self.clock.seconds
 
     async def within(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something within the seconds of the budget; time that people take does not count.
+        """Await work within the time budget; waiting for people does not count.
 
         Raises:
-            TimeBudgetExceeded: they are over; the work is cancelled.
+            TimeBudgetExceeded: the time is used up; the work is cancelled.
         """
         running, clock = asyncio.ensure_future(work), self.clock
         try:
@@ -146,10 +146,10 @@ class BudgetTracker:
         self.output += tokens_out
 
     def before_request(self, prompt: int) -> StopReason | None:
-        """Why the next request is not made.
+        """Why the next request is not made; None: it is made.
 
         Args:
-            prompt: its tokens, estimated.
+            prompt: its estimated tokens.
         """
         budget = self._budget
         if self.steps >= budget.steps:
@@ -168,7 +168,7 @@ class BudgetTracker:
         return self.out_of_time()
 
     def out_of_time(self) -> StopReason | None:
-        """Why nothing more is begun: the time is over."""
+        """Why nothing more may begin: the time is used up."""
         left = self.seconds_left
         if left is None or left > 0:
             return None
@@ -176,10 +176,10 @@ class BudgetTracker:
 
 
 def check_price(budget: AgentBudget, price: Price | None, model: str) -> None:
-    """Refuse a budget of money that cannot be kept.
+    """Refuse a money budget that cannot be enforced.
 
     Raises:
-        UsageError: the model's price is not known, or in another currency (USAGE).
+        UsageError: the model's price is unknown, or in another currency (USAGE).
     """
     if budget.money is None:
         return

@@ -1,4 +1,4 @@
-"""The tool calls of one run: each is recorded before and after, made once, and not made again when the run is resumed."""
+"""The tool calls of one run: recorded before and after, made once, and not repeated when the run is resumed."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from tavern_core.schema.provider_tool_export import export_tool
 
 DOOR: Final = "agent"
 RESULT_CHARS: Final = 6_000
-"""Characters of one result that the model sees; the whole is an artifact."""
+"""Characters of one result that the model sees; the full result is an artifact."""
 FEEDBACK_CHARS: Final = 60_000
 _AT_ONCE: Final = 8
 _PURPOSE_CHARS: Final = 200
-"""Characters of the task that a person reads who is asked to approve a call."""
+"""Characters of the task that are shown to a person who approves a call."""
 
 
 class RunListener(Protocol):
-    """What follows a run."""
+    """Receives the events of a run."""
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Take an event."""
+        """Store an event."""
         ...
 
     def piece(self, step: int, piece: str) -> None:
-        """Take a piece of an answer while it streams."""
+        """Receive a piece of an answer while it streams."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingCall:
-    """A call that is to be made."""
+    """A call that is about to be made."""
 
     tool: str
     arguments: Mapping[str, Any]
     context: CallContext
     key: str
-    """Idempotency key."""
+    """The idempotency key."""
 
 
 class ToolCalls:
-    """Makes the calls of one run, within its time."""
+    """Makes the calls of one run, within its time budget."""
 
     def __init__(
         self, services: AgentServices, task: AgentTask, playback: Playback, spending: BudgetTracker, events: RunListener
@@ -79,28 +79,28 @@ class ToolCalls:
         self._within = spending.within
         self._step = self._next = self._foreseen = self._running = 0
         self._drawn_before = task.context.ledger.drawn - playback.drawn
-        """By the caller, whose calls its ledger counts, too."""
+        """Calls of the caller, which its ledger counts, too."""
         self.made: list[PastCall] = []
         """The calls of this step, in the order of their numbers."""
         self.unread: list[Mapping[str, Any]] = []
-        """The native calls of this step that could not be read, for the record."""
+        """Native calls of this step that could not be read, for the record."""
         config = services.base.config
         self._transcript = Transcript(services.catalogue.tools, _Finder(services), config.tam, self, language)
 
     @property
     def drawn(self) -> int:
-        """How much of the budget of calls is used by what has ended: calls, those that their tools made, and those of a workflow."""
+        """The used part of the call budget: ended calls, nested calls of their tools, and calls of a workflow."""
         return self._context.ledger.drawn - self._drawn_before - self._running
 
     def begin(self, step: int) -> None:
-        """The next calls belong to this step."""
+        """Start a step, to which the next calls belong."""
         self._step, self._next, self._foreseen, self.made, self.unread = step, 0, 0, [], []
 
     def again(self, step: int, unread: Iterable[Mapping[str, Any]]) -> None:
-        """The calls of a step that is complete in the record, which are not made again.
+        """Register the calls of a step that is complete in the record, which are not repeated.
 
         Args:
-            unread: those of them that could not be read.
+            unread: the calls that could not be read.
         """
         self.begin(step)
         self.made += [PastCall(data["tool"], data["arguments"], result_of(data["result"]), True) for data in unread]
@@ -114,7 +114,7 @@ class ToolCalls:
         return await self._transcript.run(text, self._context, max_chars=FEEDBACK_CHARS, parallel=True)
 
     async def native(self, calls: Sequence[ModelCall]) -> list[ToolResult]:
-        """Make native calls: those that only read, next to each other, at the same time. Raises PersonRequired, PlaybackEnds."""
+        """Make native calls; adjacent read-only calls run at the same time. Raises PersonRequired, PlaybackEnds."""
         results: list[ToolResult] = []
         group: list[Coroutine[Any, Any, ToolResult]] = []
         for call in calls:
@@ -142,7 +142,7 @@ class ToolCalls:
         return results + await _all(group)
 
     def _reader(self) -> str:
-        """The wire name of the reading tool."""
+        """The wire name of the tool that reads results."""
         return str(export_tool(self._services.reading.spec, "openai")["function"]["name"])
 
     def _read(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
@@ -174,7 +174,7 @@ class ToolCalls:
     def invoke(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
     ) -> Coroutine[Any, Any, ToolResult]:
-        """One call, numbered now: calls that run at the same time keep their order in the record."""
+        """Make one call. It is numbered now, so that concurrent calls keep their order in the record."""
         number, self._next = self._next, self._next + 1
         self.made.append(PastCall(tool, arguments, _NOT_YET, False))
         own = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
@@ -199,11 +199,11 @@ class ToolCalls:
             self._record("call", {"step": step, "index": number, **begun})
         which: Any = self._services.reading if tool == READ_RESULT else tool
         mode, run = self._services.base.mode, self._services.pipeline.run
-        # The key makes a call that was begun by a process that ended: never made twice, unless it is harmless.
+        # The idempotency key covers calls begun by an ended process: none is made twice, unless that is harmless.
         self._running += 1
         result = await self._within(run(mode, which, arguments, asked.context, self._purpose, asked.key, DOOR))
         if (person := _waiting_for(result, tool, self._run)) is not None:
-            raise PersonRequired(person)  # it has not ended: it is made again
+            raise PersonRequired(person)  # it has not ended, so it is made again
         self._running -= 1
         if tool != READ_RESULT:
             result = self._shown(result, tool)
@@ -217,7 +217,7 @@ class ToolCalls:
         return data
 
     def _shown(self, result: ToolResult, tool: str) -> ToolResult:
-        """The result, or its beginning and the address of the whole."""
+        """The result, or its beginning and the address of the full result."""
         if not result.ok:
             return result
         text = (
@@ -232,14 +232,14 @@ class ToolCalls:
         return ToolResult(True, shown, evidence=result._evidence, meta=result._meta, trace=result._trace)
 
     def keep(self, text: str, name: str) -> str:
-        """Store a text that the agent may read again, which may hold anything that it has read; returns its address."""
+        """Store a text that the agent may read again, marked with all sources that it has read; return its address."""
         store, read = self._services.state.artifacts, tuple(self._context.ledger.content_read.sources)
         return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
     async def preview_call(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
     ) -> CallError | None:
-        """What is known of a step of a chain, recorded: a replay must not ask the host of today."""
+        """The preview of a chain's step, recorded: a replay must not use the current host."""
         at = self._step, self._foreseen
         self._foreseen += 1
         if at in self._playback.foreseen:
@@ -260,13 +260,13 @@ class ToolCalls:
         return error
 
     def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
-        """The result of a block that was not run, recorded; not again in a replay."""
+        """Record a block that was not run, unless in a replay; return its result."""
         if self._playback.is_final:
             return result
         return self._services.pipeline.conclusion.refused(command, context, result, DOOR)
 
     def answers(self, calls: Sequence[ModelCall], results: Sequence[ToolResult]) -> list[dict[str, Any]]:
-        """The messages that answer native calls."""
+        """The messages with the results of native calls."""
         return [
             {"role": "tool", "toolCallId": call.id, "content": self._answer(result)[:FEEDBACK_CHARS]}
             for call, result in zip(calls, results, strict=True)
@@ -277,13 +277,13 @@ class ToolCalls:
         return text_of(result, self._language, lambda tool: named(tool, self._context))
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
-        """The messages that answer native calls of which none is made."""
+        """The messages that refuse native calls, none of which is made."""
         text = sentence(why, self._language, **values)
         return [{"role": "tool", "toolCallId": call.id, "content": text} for call in calls]
 
 
 class _Finder:
-    """Finds tools for an agent: the host's, and the one that reads long results."""
+    """Finds tools for an agent: the host's, and the one that reads results."""
 
     def __init__(self, services: AgentServices) -> None:
         self._compiler = compiler = services.pipeline.compiler
@@ -299,7 +299,7 @@ _NOT_YET: Final = ToolResult(False, error=ToolError("CANCELLED", "the call has n
 
 
 async def _all(group: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
-    """The results of calls that run at the same time; each ends before an error of one is passed on."""
+    """The results of concurrent calls; all end before an error of one is raised."""
     results: list[ToolResult] = []
     for result in await asyncio.gather(*group, return_exceptions=True):
         if isinstance(result, BaseException):
@@ -309,7 +309,7 @@ async def _all(group: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
 
 
 def _waiting_for(result: ToolResult, tool: str, run: str) -> dict[str, Any] | None:
-    """What a person has to do before the call can be made; None: nothing."""
+    """The action that a person must take before the call can be made; None: none is needed."""
     error = result.error
     if error is None:
         return None
@@ -327,7 +327,7 @@ def _waiting_for(result: ToolResult, tool: str, run: str) -> dict[str, Any] | No
 
 
 def _digest(key: str) -> str:
-    """The `request_id` of a block as a part of a key: unique within its run."""
+    """A block's `request_id` as a part of an idempotency key: unique within its run."""
     return hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:24]
 
 

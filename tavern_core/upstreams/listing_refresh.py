@@ -3,7 +3,7 @@
 looked up, never listed      sync code waits a while, code under an event loop continues without
 looked up, out of date       listed again in the background; the known tools are used meanwhile
 a tool of it was called      a call of an upstream that was never listed waits for its list
-the upstream reports a change  listed again in the background
+it reports a change          listed again in the background
 """
 
 from __future__ import annotations
