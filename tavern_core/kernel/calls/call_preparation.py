@@ -12,7 +12,7 @@ from typing import Any
 from tavern_core.errors import BudgetExceeded, InputInvalid, PolicyDenied
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.calls.bilingual_messages import MESSAGES
-from tavern_core.kernel.calls.call_errors import explained
+from tavern_core.kernel.calls.call_errors import explained, no_context, no_texts
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.taint_tracking import is_watched
 from tavern_core.kernel.catalogue.call_plan import CallPlan
@@ -23,6 +23,20 @@ from tavern_core.model.message_translation import say
 from tavern_core.model.safe_printing import with_type
 from tavern_core.schema.bounded_json_copying import json_copy, measure
 from tavern_core.schema.redact import redact_text
+
+
+def check_types(call: RunningCall) -> None:
+    """
+    Raises:
+        CallMisused: what should be a context, or a text, is something else (USAGE).
+    """
+    context, purpose, key = call.context, call.purpose, call.key
+    if context is not None and not isinstance(context, CallContext):
+        call.context = None
+        raise no_context(call.written, context)
+    if type(purpose) is not str or (key is not None and type(key) is not str):
+        call.purpose, call.key = "", None
+        raise no_texts(call.written)
 
 
 def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = None) -> CallContext:

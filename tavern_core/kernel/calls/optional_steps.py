@@ -63,6 +63,12 @@ class CallGovernance:
     large: LargeResults
     limits: CallLimits
 
+    def has_steps(self, plan: CallPlan, call: RunningCall) -> bool:
+        """Whether the call, which is admitted, has steps around its tool."""
+        context = call.context
+        may_retry = context is not None and bool(context.budget.max_retries)
+        return may_retry or plan.bounds.limiter is not None or call.key is not None
+
     async def run(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """Run the tool; return its result.
 

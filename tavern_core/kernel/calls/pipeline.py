@@ -32,10 +32,11 @@ from tavern_core.kernel.calls.background_call_request import (
     job_id,
     resume_point,
 )
-from tavern_core.kernel.calls.call_errors import error_of, log_origin, no_context, no_texts
+from tavern_core.kernel.calls.call_errors import error_of, log_origin
 from tavern_core.kernel.calls.call_preparation import (
     admit,
     check_rule,
+    check_types,
     fill_and_validate,
     give_copy,
     take,
@@ -56,9 +57,9 @@ from tavern_core.kernel.calls.running_call import (
     RunningCall,
     begin,
     begin_traced,
+    end,
     enter,
     frame_of,
-    leave,
 )
 from tavern_core.kernel.calls.taint_tracking import has_read, mark_result, required_approval
 from tavern_core.kernel.calls.tool_context_control import CallControl, on_left_behind
@@ -162,49 +163,35 @@ class Pipeline:
         """
         if self.observed_from in _MODULES:  # a wrapper around every call would cost more than this look-up
             return await self.observed(mode, written, arguments, context, purpose, key, door, phase)
-        number = next(self.numbers)
-        call = begin(written, arguments, context, purpose, key, door, number)
+        call = begin(written, arguments, context, purpose, key, door, next(self.numbers))
         if phase is not None and phase.steps is not None:
             call = begin_traced(call, phase.steps)
         token: Token[Frame | None] | None = None
-        running: set[RunningCall] | None = None
         try:
-            if context is not None and not isinstance(context, CallContext):
-                call.context = None
-                raise no_context(written, context)
-            if type(purpose) is not str or (key is not None and type(key) is not str):
-                call.purpose, call.key = "", None
-                raise no_texts(written)
+            if context is not None or key is not None or type(purpose) is not str:
+                check_types(call)
             ready = self.ready  # a local name: calling `self.ready(...)` would look for a method first
             plan = call.plan = ready(written) or await self.compiler.find(written, context)
-            running = plan.usage.calls
-            running.add(call)
+            plan.usage.calls.add(call)
             # The quick path of `admit`: the host itself calls, outside of any call, a tool without limits or rules.
             is_free = plan.is_free and context is None and call.outer is None and phase is None and key is None
-            is_detached = not is_free and (
-                plan.bounds.inline_s is not None if phase is None else phase.is_detached(plan)
-            )
-            if is_detached and not job_id.get():
-                return await self._detached(plan, call, mode)
-
-            call.stage = "admit"
             if is_free:
-                context = call.context = plan.admission.host
+                call.stage, call.context = "admit", plan.admission.host
                 if plan.bounds.seconds is not None:
                     call.deadline = call.clock + plan.bounds.seconds
+            elif (job := await self._admitted(plan, call, mode, phase)) is not None:
+                return job
             else:
-                context = admit(plan, call, self.limits.depth)
-                if plan.admission.guarded or context.profile is not None:
-                    plan = call.plan = await self.compiler.admits(plan, context)
+                plan = call.plan
 
             intake = plan.arguments.intake  # a local name, as above
             values = call.values = intake(arguments)
             if values is not None and not plan.prepares and phase is None:
                 call.tool_arguments = values
-            elif (planned := await self._prepare(plan, call, context, mode, phase)) is not None:
+            elif (planned := await self._prepare(plan, call, mode, phase)) is not None:
                 return self.conclusion.redacted(call, planned)
 
-            if not is_free and (plan.bounds.limiter is not None or key is not None or context.budget.max_retries):
+            if not is_free and self.governance.has_steps(plan, call):
                 result = await self.governance.run(plan, call, mode)
             else:
                 call.stage = "execute"
@@ -221,7 +208,7 @@ class Pipeline:
                 is_sure = kind in plan.answers.accepted_types and (kind is not int or value.bit_length() < SMALL_BITS)
                 if is_sure and not is_timed and call.reads is None:  # nothing more to check, as for most answers
                     call.stage = plan.answers.stage
-                    trace = (plan.id, number, call.started, perf_counter() - call.clock, self.series)
+                    trace = (plan.id, call.number, call.started, perf_counter() - call.clock, self.series)
                     result = success(value, trace)
                 else:
                     if kind not in NOT_AWAITABLE and inspect.isawaitable(value):
@@ -232,15 +219,7 @@ class Pipeline:
             if isinstance(error, GeneratorExit):
                 return result
         finally:
-            if token is not None:
-                try:
-                    leave(token)
-                except ValueError:  # it ends in another context than it began in
-                    pass
-            if running is not None:  # from now on it cannot be cancelled, nor its progress be read
-                running.discard(call)
-                if call.call is not None and plan.runner.bound.wants_control:
-                    RUNNING.pop(call.call.id, None)
+            end(call, token)
         if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
             return result
         return await self._concluded(call, result, mode)
@@ -301,14 +280,33 @@ class Pipeline:
         self.conclusion.record(call, result)
         return result
 
+    async def _admitted(
+        self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, phase: CallMode | None
+    ) -> ToolResult | None:
+        """Find out who calls, how deep and until when, and whether that caller may.
+
+        Returns:
+            What its caller gets of a call that is made in the background.
+        """
+        is_detached = plan.bounds.inline_s is not None if phase is None else phase.is_detached(plan)
+        if is_detached and not job_id.get():
+            return await self._detached(plan, call, mode)
+        call.stage = "admit"
+        context = admit(plan, call, self.limits.depth)
+        if plan.admission.guarded or context.profile is not None:
+            call.plan = await self.compiler.admits(plan, context)
+        return None
+
     async def _prepare(
-        self, plan: CallPlan, call: RunningCall, context: CallContext, mode: ExecutionMode, phase: CallMode | None
+        self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, phase: CallMode | None
     ) -> ToolResult | None:
         """Go from the arguments to the tool, if the tool or the call needs more than a copy of them.
 
         Returns:
             The preview, if the call is a dry run; else None.
         """
+        context = call.context
+        assert context is not None
         call.is_validated = plan.arguments.intake_judges and call.values is not None
         if call.values is None:
             take(plan, call, self.limits.argument_bytes)

@@ -9,6 +9,7 @@ from time import perf_counter, time
 from typing import Any
 
 from tavern_core.contract.stores import Record
+from tavern_core.contract.tool_context import RUNNING
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, cancellations, running_task
@@ -237,3 +238,16 @@ def begin(
     call.token = None
     call.reads = None
     return call
+
+
+def end(call: RunningCall, token: Token[Frame | None] | None) -> None:
+    """From now on the call is around no other one; it cannot be cancelled, nor its progress be read."""
+    if token is not None:
+        try:
+            leave(token)
+        except ValueError:  # it ends in another context than the one in which it began
+            pass
+    if (plan := call.plan) is not None:
+        plan.usage.calls.discard(call)
+        if call.call is not None and plan.runner.bound.wants_control:
+            RUNNING.pop(call.call.id, None)
