@@ -229,6 +229,24 @@ def test_a_call_that_took_too_long_says_how_far_its_job_is() -> None:
     assert (result.status, result.value["status"]) == ("job", "running")
 
 
+def test_a_job_begins_while_the_loop_that_began_another_one_is_busy() -> None:
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    async def busy() -> None:
+        await host.jobs.start("t:always", {"n": 1})
+        has_begun.set()
+        is_over.wait(60)  # and its loop with it
+
+    thread = threading.Thread(target=lambda: asyncio.run(busy()))
+    thread.start()
+    try:
+        assert has_begun.wait(30)
+        assert waited(str(host.invoke_sync("t:always", {"n": 2}).job)).status == "completed"
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def test_inside_of_a_job_calls_are_calls() -> None:
     job = begun("outer")
     waited(job)

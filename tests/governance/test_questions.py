@@ -6,7 +6,9 @@ import asyncio
 import logging
 import shutil
 import signal
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -246,12 +248,20 @@ def test_a_command_that_follows_a_job_does_not_show_a_question_that_was_answered
 
 
 @pytest.mark.slow
-def test_of_answers_that_other_processes_give_at_once_one_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_same", [True, False], ids=["same host", "another host of the home"])
+def test_of_answers_that_are_given_at_once_one_counts(tmp_path: Path, is_same: bool) -> None:
     async def work(tavern: Tavern, shop: Shop) -> None:
         job = await asked(tavern, "shop:order")
-        given = [{"count": count} for count in range(4, 12)]
+        given, begins = [{"count": count} for count in range(4, 12)], threading.Barrier(8)
+
+        def answer(host: Tavern, value: dict[str, int]) -> bool:
+            begins.wait(20)
+            return host.jobs.answer(job.id, value)
+
         async with Tavern.open({}, home=tmp_path) as other:
-            taken = await asyncio.gather(*(asyncio.to_thread(other.jobs.answer, job.id, answer) for answer in given))
+            who, loop = tavern if is_same else other, asyncio.get_running_loop()
+            with ThreadPoolExecutor(8) as pool:
+                taken = await asyncio.gather(*(loop.run_in_executor(pool, answer, who, value) for value in given))
         await wait_over(tavern, job.id)
         assert [answer for answer, is_taken in zip(given, taken, strict=True) if is_taken] == [
             tavern.jobs.result(job.id).value[1]

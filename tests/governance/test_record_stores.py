@@ -267,6 +267,16 @@ def test_a_process_that_enters_while_another_one_looks_for_it_stays_present(
     enters.close()
 
 
+def test_threads_that_enter_a_process_at_once_hold_its_file_once(tmp_path: Path) -> None:
+    descriptors = Path("/dev/fd")
+    before = len(list(descriptors.iterdir()))
+    for number in range(5):
+        store = SqliteRecords(tmp_path / f"{number}" / "state.sqlite")
+        together(*[functools.partial(store.enter, "p")] * 8)
+        store.leave("p")
+    assert len(list(descriptors.iterdir())) == before
+
+
 def test_processes_that_enter_at_once_are_all_present(tmp_path: Path) -> None:
     stores = [SqliteRecords(tmp_path / "state.sqlite") for _ in range(16)]
     together(*(functools.partial(store.enter, f"p{number}") for number, store in enumerate(stores)))

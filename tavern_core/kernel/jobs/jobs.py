@@ -284,8 +284,7 @@ class Jobs(Mapping[str, Job]):
                 if why := mismatch(Question.from_json(asked[name]), value):
                     raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
                 return self._records.leave_answer(id, name, value)  # for the process that runs the job
-            give_answer(self._records, running, name, value)
-            return True
+            return give_answer(self._records, running, name, value)
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
 
     def _decide(self, id_: str, approval: str, value: Any, context: CallContext | None) -> bool:

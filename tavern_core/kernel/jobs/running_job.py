@@ -238,21 +238,23 @@ def show_questions(records: JobRecords, running: RunningJob) -> None:
             running.is_shown = False  # stored as soon as the store can be used
 
 
-def give_answer(records: JobRecords, running: RunningJob, name: str, value: Any) -> None:
-    """Pass an answer to the tool that asked, from any thread.
+def give_answer(records: JobRecords, running: RunningJob, name: str, value: Any) -> bool:
+    """Pass an answer to the tool that asked, from any thread; False: another answer came first.
 
     Raises:
         InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
     """
-    question, future = running.open_questions.get(name, (None, None))
-    if question is None or future is None or running.task is None:
-        return
-    if why := mismatch(question, value):
-        raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open")
     with running.storing:  # so that every stored question is either open or answered
-        if running.open_questions.pop(name, None) is None:  # it was already answered
-            return
+        question, future = running.open_questions.get(name, (None, None))
+        if question is None or future is None:
+            return False
+        if why := mismatch(question, value):
+            raise InputInvalid(
+                f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open"
+            )
+        del running.open_questions[name]
         running.given_answers.append((name, value))
     with suppress(RuntimeError):  # the loop of a thread that has ended
         future.get_loop().call_soon_threadsafe(lambda: None if future.done() else future.set_result(value))
     show_questions(records, running)
+    return True

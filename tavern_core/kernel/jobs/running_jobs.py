@@ -93,6 +93,8 @@ class RunningJobs:
         self._lock = threading.Lock()
         self._running: dict[str, RunningJob] = {}
         self._starting: list[RunningJob] = []
+        self._waker: asyncio.AbstractEventLoop | None = None
+        """The caller's loop that wakes the host's for them at the end of its turn, which may be long; None: it is woken already."""
         self._watcher: asyncio.Task[None] | None = None
         self.deferred_changes = UnwrittenChanges("tavern-jobs")
         """Changes of jobs that could not be stored yet, by job id: how a job ended, that it never began."""
@@ -130,13 +132,15 @@ class RunningJobs:
     def take_up(self, running: RunningJob) -> None:
         """Let a stored job run as soon as a slot is free."""
         self._running[running.id] = running
+        loop = _running_loop()
         with self._lock:
             self._starting.append(running)
             # The loop will check anyway, and waking it costs more than the rest of this method.
-            if len(self._starting) > 1:
+            if len(self._starting) > 1 and self._waker in (None, loop):
                 return
+            self._waker = loop
         # Deferred: a woken thread would take the interpreter's lock from the caller in the middle of its turn.
-        if (loop := _running_loop()) is not None:
+        if loop is not None:
             loop.call_soon(self._wake)
         else:
             self._wake()

@@ -348,6 +348,7 @@ class Presence:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}
+        self._entering = threading.Lock()
 
     def enter(self, process: str) -> None:
         """Hold the file of `process`. The first time, those of processes that were killed are removed.
@@ -355,8 +356,11 @@ class Presence:
         Raises:
             StateDamaged: the folder cannot be written (STATE_DAMAGED).
         """
-        if process in self._held:
-            return
+        with self._entering:  # a second thread of this process would wait for the lock that the first one holds
+            if process not in self._held:
+                self._enter(process)
+
+    def _enter(self, process: str) -> None:
         make_private_folder(self._folder)
         path, is_first = self._folder / process, not self._held
         with state_errors(path, "make"):
