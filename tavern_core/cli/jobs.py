@@ -175,6 +175,8 @@ def waits_for_an_answer(job: Job, say: Callable[[str], None] | None) -> NoReturn
         value = "true` (or false)" if is_approval else "VALUE`"
         say(
             f"answer it with `tavern jobs answer {job.id} {value}; then, if no process runs it: `tavern jobs resume {job.id}`"
+            if job.questions
+            else f"it has its answer, and no process runs it: `tavern jobs resume {job.id}`"
         )
     raise ReportedExit(exit_code_of("APPROVAL_REQUIRED"))
 

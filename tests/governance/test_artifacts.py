@@ -244,6 +244,22 @@ def test_bytes_that_were_changed_are_not_passed_off_as_whole(tmp_path: Path, lef
         assert host.artifacts.read(host.artifacts.put(b"whole").id) == b"whole"
 
 
+def test_an_artifact_that_is_removed_while_it_is_read_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as host, opened(tmp_path) as other:
+        kept, opens, removed = host.artifacts.put(b"whole", "text/plain"), Path.open, list[str]()
+
+        def late(path: Path, *args: Any, **options: Any) -> Any:
+            if path.parent.parent.name == "artifacts" and not removed:
+                removed.append(kept.id)
+                other.artifacts.remove(kept.id)
+            return opens(path, *args, **options)
+
+        monkeypatch.setattr(Path, "open", late)
+        with pytest.raises(ArtifactNotFound):
+            host.artifacts.read(kept.id)
+        assert removed == [kept.id]
+
+
 @pytest.mark.slow
 def test_the_command_line_lists_and_fetches(tmp_path: Path) -> None:
     with opened(tmp_path) as host:

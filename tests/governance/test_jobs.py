@@ -39,7 +39,7 @@ from tavern_core.errors import (
     ToolFailed,
     UsageError,
 )
-from tavern_core.model.job import Job
+from tavern_core.model.job import JOB_STATUSES, Job
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 from tests import programs
@@ -1775,6 +1775,27 @@ def test_a_resume_that_the_store_reported_as_failed_is_undone(tmp_path: Path) ->
         assert host.jobs.answer(job, True, context=BOSS)
         assert waited(job).status == "completed"
         assert host.jobs.result(job).value == 3
+
+
+def test_a_job_whose_process_ended_between_its_result_and_its_end_is_listed_as_it_ended(tmp_path: Path) -> None:
+    home = tmp_path / "kept"
+    with opened(home):
+        begun("always", {"n": 1})
+        with contextlib.closing(sqlite3.connect(home / "state.sqlite", isolation_level=None)) as file:
+            file.execute(
+                "CREATE TRIGGER late BEFORE UPDATE ON records WHEN new.state = 'completed' BEGIN SELECT RAISE(FAIL, 'late'); END"
+            )
+        job = begun("always", {"n": 2})
+        while host.jobs.result(job).value != 2:
+            time.sleep(0.001)
+    with contextlib.closing(sqlite3.connect(home / "state.sqlite", isolation_level=None)) as file:
+        file.execute("DROP TRIGGER late")
+    with opened(home):
+        assert host.jobs[job].status == "completed"
+        listed = {status: job in [one.id for one in host.jobs.list(status=status)] for status in JOB_STATUSES}
+        assert [status for status in JOB_STATUSES if listed[status]] == ["completed"]
+        with pytest.raises(UsageError, match="nothing to resume"):
+            host.wait(host.jobs.resume(job))
 
 
 @pytest.mark.slow

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import shutil
 import signal
+import sqlite3
 import threading
+import zlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -464,12 +468,74 @@ def test_a_job_that_was_answered_without_a_process_does_not_ask_again_when_it_is
     shown: list[str] = []
     with Desk().open(home) as tavern:
         assert tavern.jobs.answer(job, True if name == "desk:pay" else {"count": 7})
+        words = ["-m", "tavern_core", "--home", home, "jobs", "watch", job]
+        watched = run_forked(words, cwd=tmp_path, env=ENVIRONMENT)
+        assert (tavern.jobs[job].questions, watched.returncode) == ((), 3)
+        assert f"it has its answer, and no process runs it: `tavern jobs resume {job}`" in watched.stderr
         tavern.events.subscribe(
             lambda _: shown.extend(each["id"] for each in tavern.jobs[job].questions), "JOB_CHANGED"
         )
         tavern.wait(tavern.jobs.resume(job))
         assert tavern.wait(tavern.jobs.wait(job, 20)).status == status
     assert asked not in shown
+
+
+LATE_ANSWER = """
+CREATE TRIGGER late AFTER UPDATE ON records WHEN new.kind = 'job' AND new.state = 'queued' BEGIN
+    INSERT INTO records (kind, key, owner, state, data, created, expires, version, crc)
+    VALUES ('job-answer', new.key || char(31) || '{asked}', '', 'given', '{data}', 0, 0, 1, {crc});
+END
+"""
+
+
+def test_an_answer_that_comes_while_its_job_is_resumed_is_not_lost(tmp_path: Path) -> None:
+    with Desk().open(tmp_path) as tavern:
+        job = str(tavern.invoke_sync("desk:table").job)
+        asked = tavern.wait(tavern.jobs.wait(job, 20)).questions[0]["id"]
+    with Desk().open(tmp_path) as tavern:
+        with contextlib.closing(sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)) as file:
+            data = '{"value":{"count":7}}'
+            file.execute(LATE_ANSWER.format(asked=asked, data=data, crc=zlib.crc32(data.encode())))
+            tavern.wait(tavern.jobs.resume(job))
+            file.execute("DROP TRIGGER late")
+        while not (questions := tavern.wait(tavern.jobs.wait(job, 20)).questions) or questions[0]["id"] == asked:
+            assert tavern.jobs.answer(job, {"count": 8}, asked) is False
+        assert tavern.jobs.answer(job, [])
+        assert tavern.wait(tavern.jobs.wait(job, 20)).status == "completed"
+        assert tavern.jobs.result(job).value[0] == {"count": 7}
+
+
+def test_a_job_that_is_resumed_while_it_is_cancelled_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_ended, looked, opens = threading.Event(), [], os.open
+
+    @tool
+    async def waits(ctx: ToolContext) -> Any:
+        try:
+            return await ctx.ask("How many?", COUNT)
+        finally:
+            has_ended.set()
+
+    def opened() -> Tavern:
+        return Tavern.open({}, home=tmp_path, plugins=[Plugin([waits], name="w")])
+
+    with opened() as first:
+        job = str(first.invoke_sync("w:waits", job=True).job)
+        assert first.wait(first.jobs.wait(job, 20)).status == "input_required"
+    has_ended.clear()
+    with opened() as tavern, opened() as other:
+
+        def late(path: Any, *args: Any, **options: Any) -> int:
+            if Path(path).parent.name == "processes" and len(looked) < 2:
+                looked.append(path)
+                if len(looked) == 2:  # once to find the job, and once to see that no process runs it
+                    tavern.wait(tavern.jobs.resume(job))
+                    assert tavern.wait(tavern.jobs.wait(job, 20)).status == "input_required"
+            return opens(path, *args, **options)
+
+        monkeypatch.setattr(os, "open", late)
+        assert other.jobs.cancel(job)
+        assert has_ended.wait(20)
+        assert other.wait(other.jobs.wait(job, 20)).status == "cancelled"
 
 
 def test_a_job_that_was_taken_up_although_the_store_failed_waits_as_before(tmp_path: Path) -> None:

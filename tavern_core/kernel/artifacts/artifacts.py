@@ -137,6 +137,7 @@ class Artifacts:
         try:
             file = path.open("rb")
         except OSError as error:
+            self.get(id, context=context)  # it may have been removed meanwhile, or have expired
             raise _unusable(known, path, f"cannot be read: {error.strerror or error}") from error
         if os.fstat(file.fileno()).st_size != known.size:
             file.close()

@@ -100,7 +100,7 @@ class JobRecords:
         alive: dict[str, bool] = {}
         is_sure = not tools and ENDED.issuperset(states)  # otherwise some of the records found may not match
         records = [*self.store.list(KIND, owner=owner, states=states, most=most if is_sure else _MOST_SEARCHED)]
-        if "failed" in states:
+        if ENDED.intersection(states):
             unsure = tuple(state for state in ("queued", "running", "input_required") if state not in states)
             records += self.store.list(KIND, owner=owner, states=unsure, most=_MOST_SEARCHED) if unsure else ()
             records.sort(key=lambda record: record.created, reverse=True)
@@ -117,7 +117,8 @@ class JobRecords:
 
     def _is_current(self, kept: StoredJob | None) -> bool:
         """Whether a job is listed; a job whose process died long ago is removed."""
-        is_old = kept is not None and kept.is_lost and time.time() - kept.job.updated > _LONGEST_S
+        is_dead = kept is not None and kept.job.is_over and not kept.record.expires
+        is_old = kept is not None and is_dead and time.time() - kept.job.updated > _LONGEST_S
         if is_old and kept is not None:
             self.store.remove(KIND, kept.job.id)
         return not is_old
@@ -217,10 +218,14 @@ class JobRecords:
                 alive[process] = self.store.is_present(process)
             # A job with questions starts again from its beginning when it is resumed; a run stores its own questions.
             is_waiting = facts.get("approval") or (job.questions and not job.id.startswith("run-"))
-            if not alive[process] and not (job.status == "input_required" and is_waiting):
+            if alive[process]:
+                pass
+            elif (result := self.result(job.id)) is not None:
+                job = ended_job(job, status_of(result), result.error)  # it was killed between its result and its end
+            elif not (job.status == "input_required" and is_waiting):
                 job = replace(job, status="failed", error=NEVER_BEGUN if job.status == "queued" else LOST)
                 is_lost = True
-            elif not alive[process] and (denied := self._denial(job, facts)) is not None:
+            elif (denied := self._denial(job, facts)) is not None:
                 job = ended_job(job, "failed", ToolError.of(denied))
         return StoredJob(job, record, facts, is_lost)
 
@@ -252,6 +257,13 @@ class JobRecords:
 def ended_job(job: Job, status: JobStatus, error: ToolError | None = None, call_id: str = "") -> Job:
     """The job in its final state."""
     return replace(job, status=status, error=error, questions=(), call_id=call_id or job.call_id)
+
+
+def status_of(result: ToolResult) -> JobStatus:
+    """How a job with this result has ended."""
+    if result.ok:
+        return "completed"
+    return "cancelled" if result.error is not None and result.error.kind == "CANCELLED" else "failed"
 
 
 def _text(job: Job, facts: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from tavern_core.kernel.execution.sync_async_drivers import cancellations
 from tavern_core.kernel.jobs.job_records import LOST, StoredJob, ended_job
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import ResumeState, RunningJob, give_answer
-from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs, status_of
+from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs
 from tavern_core.kernel.stores.end_requests import END, ask_to_end
 from tavern_core.model.call import CallContext, check_caller, check_most, owner_of, restored_context
 from tavern_core.model.job import JOB_STATUSES, Job, handle
@@ -180,16 +180,13 @@ class Jobs(Mapping[str, Job]):
             return job, False
         if (running := self._running.get(id)) is not None and running.is_cancelled:
             return job, False
-        records = self._records
-        if kept is None or not records.store.is_present(str(kept.facts.get("process"))):
-            return job, True
-        approval = kept.facts.get("approval")
-        if job.id.startswith("run-") and not approval:  # a run knows which of its questions are open
-            return job, bool(job.questions)
-        return job, not all(
-            not self._is_pending(name) if name == approval else records.answer_left(id, name)
-            for name in (str(question["id"]) for question in job.questions)
-        )
+        is_held = kept is not None and self._records.store.is_present(str(kept.facts.get("process")))
+        return job, bool(job.questions) or not is_held
+
+    def _is_open(self, job: Job, question: Mapping[str, Any], approval: object) -> bool:
+        """Whether a stored question of a job has no answer yet."""
+        name = str(question["id"])
+        return self._is_pending(name) if name == approval else not self._records.answer_left(job.id, name)
 
     def _is_pending(self, approval: str) -> bool:
         try:
@@ -246,8 +243,13 @@ class Jobs(Mapping[str, Job]):
             if run is not None and not run.is_over:  # it was resumed, and its process ends it in a moment
                 return True
         has_run = job.status == "input_required" and not kept.facts.get("approval")
-        error = CANCELLED if has_run else NEVER_RAN
-        return self._records.change(id, lambda job: ended_job(job, "cancelled", error)) is not None
+        cancelled, version = (
+            partial(ended_job, status="cancelled", error=CANCELLED if has_run else NEVER_RAN),
+            kept.record.version,
+        )
+        if self._records.change(id, cancelled, when=lambda now: now.record.version == version) is not None:
+            return True
+        return self.cancel(id, context=context)  # another process has resumed it meanwhile, or ended it
 
     def answer(self, id: str, value: Any, question: str = "", *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Answer a question of a job; False: it has no open question, or another answer came first.
@@ -378,7 +380,8 @@ class Jobs(Mapping[str, Job]):
             self._running.deferred_changes.defer(id_, undo, is_dispensable=True)
             raise
         if changed is not None:
-            for name in asked:
+            # Not the answers that have been left since: the tool gets them when it asks.
+            for name in {name for name, _ in running.earlier_answers}:
                 self._records.forget_answer(id_, name)
             self._running.take_up(running)
         return changed
@@ -400,13 +403,12 @@ class Jobs(Mapping[str, Job]):
         )
 
     def _current(self, kept: StoredJob) -> Job:
-        """The current state of a job. A run has its own stored state: another process may have resumed it.
-
-        A job whose process was killed after storing its result, and before its end, is over.
+        """The current state of a job, with its open questions. A run has its own stored state: another process may have resumed it.
         """
         job, runs = kept.job, self._engines.runs
-        if kept.is_lost and job.status == "failed" and (result := self._records.result(job.id)) is not None:
-            return ended_job(job, status_of(result), result.error)
+        approval = kept.facts.get("approval")
+        if job.status == "input_required" and (approval or not job.id.startswith("run-")):
+            job = replace(job, questions=tuple(each for each in job.questions if self._is_open(job, each, approval)))
         if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
             return job
         known = runs.job(job.id)

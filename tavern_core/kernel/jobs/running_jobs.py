@@ -39,7 +39,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.taint_tracking import JobOrigin
 from tavern_core.kernel.calls.tool_context_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.kernel.jobs.job_records import LOST, JobRecords, StoredJob, ended_job
+from tavern_core.kernel.jobs.job_records import LOST, JobRecords, StoredJob, ended_job, status_of
 from tavern_core.kernel.jobs.running_job import (
     AGAIN_S,
     JobConversation,
@@ -522,13 +522,6 @@ class RunningJobs:
             await self.records.off_thread(self.deferred_changes.close)
             if self._entered:
                 await self.records.off_thread(self.records.store.leave, self.process)
-
-
-def status_of(result: ToolResult) -> JobStatus:
-    """The final status of a job with this result."""
-    if result.ok:
-        return "completed"
-    return "cancelled" if result.error is not None and result.error.kind == "CANCELLED" else "failed"
 
 
 def _beside(place: Future[None]) -> Future[None]:
