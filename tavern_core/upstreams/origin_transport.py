@@ -113,7 +113,11 @@ class OriginTransport(httpx2.AsyncBaseTransport):
             try:
                 response = await self._wire.handle_async_request(request)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                failed = error if isinstance(error, httpx2.ConnectError) else httpx2.ConnectError(str(error))
+                failed = (
+                    error
+                    if isinstance(error, httpx2.ConnectError)
+                    else httpx2.ConnectError(str(error) or "it took too long")
+                )
                 continue
             finally:
                 request.url = url

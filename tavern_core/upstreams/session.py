@@ -4,8 +4,10 @@
                              |            |
                              +--> failed <+ lost: the next call connects again, after a pause that grows
 
-The connection belongs to one task from opening to closing; calls run in their own tasks on the same loop, the host's.
-    So a
+Calls that still use a lost connection end with it, unless the call that found the loss was not even sent: then they may
+still be answered.
+
+The connection belongs to one task from opening to closing; calls run in their own tasks on the same loop, the host's. So a
 library that is bound to its task (cancel scopes of anyio) works, and cancelling a call ends only this call.
 """
 
@@ -35,6 +37,18 @@ FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 60.0
 
 
+class _Held:
+    """One connection, from its opening to its closing."""
+
+    def __init__(self, opened: asyncio.Future[Connection]) -> None:
+        self.opened = opened
+        self.owner: asyncio.Task[None]
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Calls that use it."""
+        self.end = asyncio.Event()
+        """Set once it is to be closed."""
+
+
 class UpstreamSession:
     """A connection; see the module. All methods run on the host's loop.
 
@@ -57,13 +71,10 @@ class UpstreamSession:
         self._is_listed = is_listed
         self._connect = connect
         self._idle_s = idle_s
-        self._owner: asyncio.Task[None] | None = None
-        """The task of the connection that is open, or being opened."""
-        self._owners: set[asyncio.Task[None]] = set()
-        """Also the tasks that are closing lost connections."""
-        self._opened: asyncio.Future[Connection] | None = None
-        self._end = asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._held: _Held | None = None
+        """The connection that is open, or being opened."""
+        self._all_held: set[_Held] = set()
+        """Also the connections that are lost and still used, or being closed."""
         self._failures = 0
         self._not_before = 0.0
         self._used = 0.0
@@ -76,33 +87,35 @@ class UpstreamSession:
                 (CONNECTION_LOST).
             CallError: the error of the upstream.
         """
-        was_open = self._opened is not None and self._opened.done()
-        opened = await self._ready()
+        was_open = self._held is not None and self._held.opened.done()
+        held = await self._ready()
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
+        held.tasks.add(task)
         began = time.monotonic()
         try:
-            answer = await work(opened.result())
+            answer = await work(held.opened.result())
             self.note_answer(began)
             self._failures = 0
             return answer
         except ConnectionLost as error:
-            self._lose(opened, error)
+            self._lose(held, error)
             if error.outcome != "none" or not was_open:
                 raise
             self._not_before = 0.0
         except asyncio.CancelledError:
-            if task not in self._tasks and task.cancelling() == 1:  # the connection was closed meanwhile
+            if task not in held.tasks and task.cancelling() == 1:  # the connection was closed meanwhile
                 task.uncancel()
                 raise self._lost_error() from None
             if not task.cancelling():  # nobody requested that: the library abandoned the call
                 lost = self._lost_error()
-                self._lose(opened, lost)
+                self._lose(held, lost)
                 raise lost from None
             raise
         finally:
-            self._tasks.discard(task)
+            held.tasks.discard(task)
+            if held is not self._held and not held.tasks:
+                held.end.set()
             self._used = time.monotonic()
         return await self.use(work)
 
@@ -112,20 +125,21 @@ class UpstreamSession:
 
     async def close(self) -> None:
         """Close the connection; waiting requests fail with ConnectionLost."""
-        if not (owners := list(self._owners)):
+        for held in self._all_held:
+            held.end.set()
+            if not held.opened.done():
+                held.owner.cancel()  # nothing is lost by it, and it could take long
+        if not (owners := [held.owner for held in self._all_held]):
             return
-        self._end.set()
-        if self._owner is not None and self.state == "connecting":
-            self._owner.cancel()  # nothing is lost by it, and it could take long
         _, late = await asyncio.wait(owners, timeout=CLOSE_S + 1)
         for owner in late:
             owner.cancel()
         if late:
             await asyncio.wait(late, timeout=1)
 
-    async def _ready(self) -> asyncio.Future[Connection]:
-        opened = self._opened
-        if opened is None:
+    async def _ready(self) -> _Held:
+        held = self._held
+        if held is None:
             if (wait := self._not_before - time.monotonic()) > 0:
                 raise ConnectionLost(
                     f"{self._name} is not connected to: {self.error.message if self.error else 'it failed'}",
@@ -135,30 +149,30 @@ class UpstreamSession:
                     retryable=True,
                     retry_after_ms=int(wait * 1000) + 1,
                 )
-            opened = self._opened = asyncio.get_running_loop().create_future()
-            self._owner = asyncio.create_task(self._own(opened), name=f"tavern-upstream-{self._name}")
-            self._owners.add(self._owner)
-            self._owner.add_done_callback(self._owners.discard)
-        if not opened.done():
-            await asyncio.shield(opened)
-        if self._used and not self._tasks and time.monotonic() - self._used > CHECK_AFTER_S:
-            await self._checked(opened)
+            held = self._held = _Held(asyncio.get_running_loop().create_future())
+            self._all_held.add(held)
+            held.owner = asyncio.create_task(self._own(held), name=f"tavern-upstream-{self._name}")
+            held.owner.add_done_callback(lambda _: self._ended(held))
+        if not held.opened.done():
+            await asyncio.shield(held.opened)
+        if self._used and not held.tasks and time.monotonic() - self._used > CHECK_AFTER_S:
+            await self._checked(held)
             return await self._ready()
-        return opened
+        return held
 
-    async def _checked(self, opened: asyncio.Future[Connection]) -> None:
+    async def _checked(self, held: _Held) -> None:
         """Check an old connection; if it does not answer, open another one."""
         self._used = time.monotonic()
         try:
             async with asyncio.timeout(CHECK_S):
-                await opened.result().check()
+                await held.opened.result().check()
         except (CallError, TimeoutError) as error:
-            if opened is not self._opened:  # another call has found that out, and the next connection may be open
+            if held is not self._held:  # another call has found that out, and the next connection may be open
                 return
-            self._lose(opened, error if isinstance(error, CallError) else self._lost_error())
+            self._lose(held, error if isinstance(error, CallError) else self._lost_error())
+            held.end.set()
             self._not_before = 0.0
-            if self._owner is not None:
-                await asyncio.wait([self._owner], timeout=CLOSE_S + 1)
+            await asyncio.wait([held.owner], timeout=CLOSE_S + 1)
 
     @property
     def was_used(self) -> bool:
@@ -168,44 +182,54 @@ class UpstreamSession:
     @property
     def unused_since(self) -> float | None:
         """When its last call ended; None: one is running, or about to."""
-        is_opening = self._opened is not None and not self._opened.done()
-        return None if self._tasks or is_opening else self._used
+        is_used = any(held.tasks or not held.opened.done() for held in self._all_held)
+        return None if is_used else self._used
 
-    async def _own(self, opened: asyncio.Future[Connection]) -> None:
+    async def _own(self, held: _Held) -> None:
         """The task that owns the connection."""
-        self._end = end = asyncio.Event()
         self.state = "connecting"
         connection: Connection | None = None
         try:
             async with asyncio.timeout(CONNECT_S):
                 connection = await self._connect()
             self.state, self.error = "open", None
-            opened.set_result(connection)
-            await self._until_unused(end)
+            held.opened.set_result(connection)
+            await self._until_unused(held)
         except BaseException as error:
-            self._failed(opened, self._closed_error() if end.is_set() and self.state == "connecting" else error)
+            is_given_up = held.end.is_set() and not held.opened.done()
+            self._failed(held.opened, self._closed_error() if is_given_up else error)
             if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
         finally:
-            if self._owner is asyncio.current_task():  # else it was lost, and another one is being opened
-                self._opened = self._owner = None
-            self.state = "idle" if self.state == "open" else self.state
-            for task in list(self._tasks):
-                self._tasks.discard(task)
+            self._forget(held)
+            for task in list(held.tasks):
+                held.tasks.discard(task)
                 task.cancel()
             if connection is not None:
                 await self._closed(connection)
 
-    async def _until_unused(self, end: asyncio.Event) -> None:
+    def _forget(self, held: _Held) -> None:
+        if self._held is held:  # else it was lost, and another one is being opened
+            self._held = None
+            self.state = "idle" if self.state == "open" else self.state
+
+    def _ended(self, held: _Held) -> None:
+        """The task of a connection is done; one that was cancelled before it began has set nothing."""
+        self._all_held.discard(held)
+        self._forget(held)
+        if not held.opened.done():
+            self._failed(held.opened, self._closed_error())
+
+    async def _until_unused(self, held: _Held) -> None:
         """Wait until the connection is closed, or no call has used it for a while."""
         self._used = time.monotonic()  # the last use of an earlier connection does not count
-        while not end.is_set():
-            left = self._idle_s if self._tasks else self._used + self._idle_s - time.monotonic()
+        while not held.end.is_set():
+            left = self._idle_s if held.tasks else self._used + self._idle_s - time.monotonic()
             if left <= 0:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await end.wait()
+                    await held.end.wait()
 
     def _failed(self, opened: asyncio.Future[Connection], error: BaseException) -> None:
         self.state = "failed"
@@ -224,14 +248,15 @@ class UpstreamSession:
             opened.set_exception(self.error)
             opened.exception()  # marks it as retrieved: the caller may have stopped waiting
 
-    def _lose(self, opened: asyncio.Future[Connection], error: CallError) -> None:
-        """Mark a connection as lost; its replacement stays."""
-        if opened is not self._opened:
+    def _lose(self, held: _Held, error: CallError) -> None:
+        """A connection is of no use for further calls; the one that has replaced it meanwhile stays."""
+        if error.outcome != "none":
+            held.end.set()
+        if held is not self._held:
             return
         self.error, self.state = error, "failed"
         self._pause()
-        self._opened = None
-        self._end.set()
+        self._held = None
 
     def _pause(self) -> None:
         """Delay the next attempt: short after the first failure, longer after each further one, randomised."""

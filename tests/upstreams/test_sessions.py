@@ -252,6 +252,44 @@ async def test_a_connection_that_is_closed_while_it_is_opened_is_given_up_at_onc
 
 
 @pytest.mark.anyio
+async def test_a_connection_that_is_closed_before_it_begins_to_be_opened_keeps_no_call_waiting() -> None:
+    async def never(*_: Any) -> Any:
+        raise AssertionError
+
+    one = session.UpstreamSession("toy", never, idle_s=1.0)
+    waiting = asyncio.create_task(one.use(never))
+    await asyncio.sleep(0)  # the call has ordered the connection, and nothing more
+    await one.close()
+    with pytest.raises(ConnectionLost, match="closed while it was being opened"):
+        await waiting
+
+
+@pytest.mark.parametrize("outcome", ["none", "unknown"])
+def test_calls_go_on_where_another_one_could_not_even_be_sent(outcome: str, tmp_path: Path) -> None:
+    begun, sent = threading.Event(), asyncio.Event()
+    attempts: list[int] = []
+
+    async def answer(_: Any, arguments: Any, call: Any) -> Any:
+        if arguments["x"] == 1:
+            begun.set()
+            await sent.wait()
+            return arguments
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise lost(outcome)
+        sent.set()
+        return arguments
+
+    system = System(answer=answer)
+    with ThreadPoolExecutor(1) as threads, opened(system, tmp_path) as host:
+        first = threads.submit(host.invoke_sync, "toy:echo", {"x": 1})
+        begun.wait()
+        second = host.invoke_sync("toy:echo", {"x": 2})
+        assert (first.result().ok, second.ok) == ((True, True) if outcome == "none" else (False, False))
+    assert system.connected == system.closed == (2 if outcome == "none" else 1)
+
+
+@pytest.mark.anyio
 async def test_what_runs_when_the_host_closes_is_a_lost_connection_and_cancels_no_caller(tmp_path: Path) -> None:
     begun = threading.Event()
 
