@@ -18,7 +18,9 @@ import pytest
 from aiohttp import web
 
 from tavern_core import CallContext, Tavern
+from tavern_core.builtin.adapters.mcp import http
 from tavern_core.errors import TavernError
+from tavern_core.upstreams import session
 from tests.forked_programs import NETWORK, run_forked
 from tests.guards.web import self_signed
 from tests.programs import tavern
@@ -126,7 +128,9 @@ EVIL: dict[str, tuple[str, str, str]] = {
     "403": ("POLICY_DENIED", "refuses", "none"),
     "404": ("TOOL_NOT_FOUND", "", "none"),
     "429": ("UPSTREAM_ERROR", "has no time", "none"),
-    "500": ("UPSTREAM_ERROR", "error response", "unknown"),
+    "405": ("UPSTREAM_ERROR", "an error response (HTTP 405)", "unknown"),
+    "500": ("UPSTREAM_ERROR", "an error response (HTTP 500)", "unknown"),
+    "503": ("UPSTREAM_ERROR", "has no time", "unknown"),
     "accepted": ("UPSTREAM_ERROR", "202", "unknown"),
     "empty": ("UPSTREAM_ERROR", "is not MCP", "unknown"),
     "any-error": ("UPSTREAM_ERROR", "bad: out of order", "unknown"),
@@ -136,6 +140,8 @@ EVIL: dict[str, tuple[str, str, str]] = {
 
 REPAIRS: dict[str, str] = {
     "401": "tavern upstreams connect evil, or write the header Authorization into its `headers` in tavern.yaml",
+    "429": "wait, and call again",
+    "500": "look there whether it took effect before you call again",
     "compressed-bomb": "raise `maxMessageBytes` in the `settings` of the upstream",
     "endless-body": "raise `maxMessageBytes` in the `settings` of the upstream",
 }
@@ -309,7 +315,7 @@ def serving_app(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) 
     async def start() -> web.AppRunner:
         app = web.Application()
         app.router.add_route("*", "/mcp", answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         return runner
@@ -322,6 +328,45 @@ def serving_app(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) 
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+INITIALIZED = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "x", "version": "1"},
+}
+
+
+def old_era(
+    special: Callable[[web.Request, Any], Awaitable[web.StreamResponse | None]],
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """A server of the old era with the tool `good`.
+
+    Args:
+        special: its answer to a request and its message, which is {"method": "DELETE"} where a session ends; None: as usual.
+    """
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.Response(status=405)
+        message = await request.json() if request.method == "POST" else {"method": request.method}
+        method = message["method"]
+        if method == "server/discover":
+            return web.Response(status=400)
+        if (answered := await special(request, message)) is not None:
+            return answered
+        if "id" not in message:
+            return web.Response(status=202)
+        result: Any = {"content": [{"type": "text", "text": "well"}]}
+        if method == "initialize":
+            result = INITIALIZED
+        elif method == "tools/list":
+            schema = {"type": "object", "additionalProperties": True}
+            result = {"tools": [{"name": "good", "inputSchema": schema}]}
+        reply = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        return web.json_response(reply, headers={"mcp-session-id": "s"})
+
+    return answer
 
 
 FORGETTING: dict[str, tuple[int, Any]] = {
@@ -339,35 +384,140 @@ def test_a_call_survives_a_server_that_was_started_anew_and_knows_no_session(cas
     sessions: list[str] = []
     calls: list[str] = []
 
-    async def answer(request: web.Request) -> web.Response:
-        if request.method != "POST":
-            return web.Response(status=405)
-        message = await request.json()
-        if message["method"] == "server/discover":
-            return web.Response(status=400)
+    async def answer(request: web.Request, message: Any) -> web.StreamResponse | None:
         if message["method"] == "initialize":
             sessions.append(f"s{len(sessions)}")
-            result: Any = {
-                "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"},
-            }  # fmt: skip
-            reply = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+            reply = {"jsonrpc": "2.0", "id": message["id"], "result": INITIALIZED}
             return web.json_response(reply, headers={"mcp-session-id": sessions[-1]})
-        if request.headers["mcp-session-id"] != sessions[-1]:
+        if request.headers.get("mcp-session-id") != sessions[-1]:
             return web.Response(status=status) if refusal is None else web.json_response(refusal, status=status)
-        if "id" not in message:
-            return web.Response(status=202)
-        if message["method"] == "tools/list":
-            result = {"tools": [{"name": "good", "inputSchema": {"type": "object"}}]}
-        else:
+        if message["method"] == "tools/call":
             calls.append(message["method"])
-            result = {"content": [{"type": "text", "text": "well"}]}
-        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        return None
 
-    with serving_app(answer) as url, evil(url, tmp_path) as opened:
+    with serving_app(old_era(answer)) as url, evil(url, tmp_path) as opened:
         assert opened.invoke_sync("evil:good", {}).value == "well"
         sessions.append("of another process")
         assert opened.invoke_sync("evil:good", {}).value == "well"
     assert calls == ["tools/call", "tools/call"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [0, 1])
+def test_an_answer_that_never_ends_ends_with_its_call(times: int, tmp_path: Path) -> None:
+    """Also where the server closed the stream before, and the client asked for its rest."""
+    ended = threading.Event()
+
+    async def special(request: web.Request, message: Any) -> web.StreamResponse | None:
+        if message["method"] != "tools/call":
+            return None
+        return await endless(request, "id: 1\nretry: 1\ndata:\n\n") if times == 0 else await primed(request)
+
+    async def primed(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"id: 1\nretry: 1\ndata:\n\n")
+        return response
+
+    async def endless(request: web.Request, event: str) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(event.encode())
+                await asyncio.sleep(0.01)
+        finally:
+            ended.set()
+
+    usual = old_era(special)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await (endless(request, ": well\n\n") if "last-event-id" in request.headers else usual(request))
+
+    with serving_app(answer) as url, host(tmp_path, evil={"url": url, "timeoutMs": 500}) as opened:
+        error = opened.invoke_sync("evil:good", {}).error
+        assert error is not None and (error.kind, error.outcome) == ("TIMEOUT", "unknown")
+        assert ended.wait(20)
+
+
+@pytest.mark.slow
+def test_a_notification_that_gets_no_answer_does_not_hold_up_the_calls_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_STATUS_S", 0.1)
+
+    async def special(request: web.Request, message: Any) -> web.StreamResponse | None:
+        if message["method"] == "notifications/cancelled" or message.get("params", {}).get("arguments"):
+            await asyncio.get_running_loop().create_future()
+        return None
+
+    with serving_app(old_era(special)) as url, host(tmp_path, evil={"url": url, "timeoutMs": 2_000}) as opened:
+        error = opened.invoke_sync("evil:good", {"never": "answers"}).error
+        assert error is not None and error.kind == "TIMEOUT"
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_a_session_whose_end_the_server_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "CLOSE_S", 0.1)
+    ended = threading.Event()
+
+    async def special(request: web.Request, message: Any) -> web.StreamResponse | None:
+        if message["method"] == "DELETE":
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                ended.set()
+        return None
+
+    with serving_app(old_era(special)) as url, evil(url, tmp_path) as opened:
+        assert opened.invoke_sync("evil:good", {}).value == "well"
+        opened.wait(opened.upstreams.disconnect("evil"))
+        assert ended.wait(20)
+
+
+@pytest.mark.slow
+def test_a_call_that_finds_no_free_connection_was_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "CONNECT_S", 0.5)
+    made: list[int] = []
+
+    async def special(request: web.Request, message: Any) -> web.StreamResponse | None:
+        if message["method"] == "tools/call":
+            made.append(message["id"])
+            await asyncio.get_running_loop().create_future()
+        return None
+
+    with serving_app(old_era(special)) as url, host(tmp_path, evil={"url": url, "timeoutMs": 4_000}) as opened:
+        opened.upstreams.refresh_sync("evil")
+
+        async def calls() -> Any:
+            return await asyncio.gather(*(opened.invoke("evil:good", {}) for _ in range(70)))
+
+        errors = [result.error for result in opened.wait(calls())]
+    refused = [error for error in errors if error.outcome == "none"]
+    assert refused and all("busy with earlier requests" in error.message for error in refused)
+    assert len(set(made)) == 70 - len(refused)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flaw", ["a result and an error", "half a character"])
+def test_an_answer_that_the_protocol_does_not_have_says_nothing_of_what_was_done(flaw: str, tmp_path: Path) -> None:
+    async def special(request: web.Request, message: Any) -> web.StreamResponse | None:
+        if message["method"] != "tools/call":
+            return None
+        if flaw == "half a character":
+            text = '{"content": [{"type": "text", "text": "secret \\ud800"}]}'
+        else:
+            text = '{"content": []}, "error": {"code": -32600, "message": "no"}'
+        body = f'{{"jsonrpc": "2.0", "id": {message["id"]}, "result": {text}}}'
+        return web.Response(text=body, content_type="application/json")
+
+    with serving_app(old_era(special)) as url, evil(url, tmp_path) as opened:
+        error = opened.invoke_sync("evil:good", {}).error
+    assert error is not None and (error.kind, error.outcome) == ("UPSTREAM_ERROR", "unknown")
+    assert "answers with what is not MCP" in error.message and "secret" not in error.message
 
 
 async def _no_message(request: web.Request) -> web.Response:

@@ -118,11 +118,12 @@ class SessionTask:
         self._closing.set()
         if (task := self._task).done():
             return
-        if self._ready.done():
-            await asyncio.wait([task], timeout=CLOSE_S)
-        if not task.done():
+        try:
+            if self._ready.done():
+                await asyncio.wait([task], timeout=CLOSE_S)
+        finally:  # also if no one waits any longer for a server that does not let go
             task.cancel()
-            await asyncio.wait([task], timeout=CLOSE_S)
+        await asyncio.wait([task], timeout=CLOSE_S)
 
     async def _serve(self) -> None:
         """Enter the session, wait for its end, leave it; nothing that happens in it leaves this task."""

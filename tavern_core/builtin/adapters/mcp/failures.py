@@ -58,13 +58,14 @@ def failure_of(error: MCPError, what: str, tool: str = "") -> CallError:
     if isinstance(error, AnswerLost) or (code == CONNECTION_CLOSED and said.startswith(_LOST)):
         return UpstreamError(f"{what}: the answer broke off: {said}", outcome="unknown", retryable=True)
     if code == REQUEST_TIMEOUT:
-        return CallTimeout(f"{what}: no answer in time", outcome="unknown", retryable=True)
+        return CallTimeout(f"{what}: no answer in time: {said}", outcome="unknown", retryable=True)
     if tool and (code == METHOD_NOT_FOUND or (code == INVALID_PARAMS and is_unknown_tool(said, tool))):
         return ToolNotFound(
             f"the server has no tool {tool!r:.200} any more: {said}", hint="`tavern upstreams refresh` lists again"
         )
     if tool and code == INVALID_PARAMS:
-        return InputInvalid(f"{what}: the server refuses the arguments: {said}", **_data(error))
+        hint = "change the arguments as it says"
+        return InputInvalid(f"{what}: the server refuses the arguments: {said}", hint=hint, **_data(error))
     outcome: Outcome = "none" if code in _REFUSED else "unknown"
     if code == PARSE_ERROR:
         return UpstreamError(f"{what}: the server answers with what is not MCP: {said}", outcome="unknown")

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
+import anyio
 import httpx2
 from mcp.client.auth import OAuthFlowError, OAuthTokenError
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CONNECTION_CLOSED
+from mcp_types import CONNECTION_CLOSED, JSONRPCError
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
@@ -28,13 +29,14 @@ from tavern_core.builtin.adapters.mcp.message_parser import (
     read_json,
     values_in,
 )
-from tavern_core.builtin.adapters.mcp.pending import PendingRequests
+from tavern_core.builtin.adapters.mcp.pending import WORKED_FOR, PendingRequests
 from tavern_core.builtin.adapters.mcp.posts import PostTransport
 from tavern_core.contract.adapters import Upstream
 from tavern_core.contract.exchange import retry_after_ms
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, TavernError, UpstreamError
 
 CONNECT_S: Final = 30.0
+_STATUS_S: Final = 10.0
 _SESSION: Final = "mcp-session-id"
 _NUMBER: Final = "tavern_number"
 """Key of the JSON-RPC id among a request's extensions."""
@@ -99,14 +101,18 @@ class NonRaisingClient:
         self.max_redirects = sender.max_redirects
         # Calls have deadlines of their own, and a stream of changes is silent for days.
         self._timeout = httpx2.Timeout(CONNECT_S, read=None)
+        # The library sends one message after another: what gets no answer but a status must not hold up the rest.
+        self._short_timeout = httpx2.Timeout(CONNECT_S, read=_STATUS_S)
 
     def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
         """See `httpx2.AsyncClient`."""
         given = {name.lower(): value for name, value in options.pop("headers", {}).items()}
         headers = {**self._headers, **given}
-        request = self._sender.build_request(method, url, headers=headers, timeout=self._timeout, **options)
         message = options.get("json")
-        if isinstance(message, dict) and "method" in message and "id" in message:
+        is_request = isinstance(message, dict) and "method" in message and "id" in message
+        timeout = self._timeout if is_request or method == "GET" else self._short_timeout
+        request = self._sender.build_request(method, url, headers=headers, timeout=timeout, **options)
+        if isinstance(message, dict) and is_request:
             request.extensions = {**request.extensions, _NUMBER: message["id"]}
         return request
 
@@ -119,6 +125,11 @@ class NonRaisingClient:
 
     async def send(self, request: httpx2.Request, *, is_for_library: bool = True, **options: Any) -> httpx2.Response:
         """See `httpx2.AsyncClient`; always a stream, and never a redirect that is followed."""
+        with self.transfer(request.extensions.get(_NUMBER)):
+            return await self._sent(request, is_for_library=is_for_library)
+        return httpx2.Response(502, request=request)  # no one awaits it any more
+
+    async def _sent(self, request: httpx2.Request, *, is_for_library: bool) -> httpx2.Response:
         number = request.extensions.get(_NUMBER)
         try:
             response = await self._sender.send(request, stream=True, follow_redirects=False, auth=self._auth)
@@ -146,6 +157,10 @@ class NonRaisingClient:
             self.note(number, refusal)
         response.stream = _CheckedStream(self, response, number, is_for_library=is_for_library)
         return response
+
+    def transfer(self, number: Any) -> anyio.CancelScope:
+        """See `PendingRequests.transfer`."""
+        return self._pending.transfer(WORKED_FOR.get() if number is None else number)
 
     def note(self, number: Any, error: CallError) -> None:
         """Keep why a request has no answer, for the call that waits for it; those of the library have no call."""
@@ -208,7 +223,8 @@ class _CheckedStream(httpx2.AsyncByteStream):
         self._stream = response.stream
         self._number = number
         self._is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        self._is_error = response.status_code >= 400
+        self._status = response.status_code
+        self._is_error = self._status >= 400
         self._is_for_library = is_for_library and not self._is_error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -216,7 +232,7 @@ class _CheckedStream(httpx2.AsyncByteStream):
         whole = bytearray()
         """The JSON answer, or the event that is coming."""
         try:
-            async for chunk in _without_mark(self._stream):
+            async for chunk in _without_mark(self._pieces()):
                 start = max(len(whole) - 3, 0)
                 whole += chunk
                 if not self._is_stream:
@@ -238,8 +254,11 @@ class _CheckedStream(httpx2.AsyncByteStream):
                     value = await self._check(message)
                     if self._number is not None and value.get("id") not in (self._number, None):
                         raise UpstreamError(f"{self._name}: it answers another request", outcome="unknown")
-                elif self._is_error and values_in(message) > FEW_VALUES:
-                    raise self._too_many()
+                elif self._is_error:
+                    if values_in(message) > FEW_VALUES:
+                        raise self._too_many()
+                    if not await _is_rpc_error(message):
+                        raise _error_of_status(self._status, self._name)
                 yield message
             elif self._is_for_library and len(whole) <= LARGE:
                 yield bytes(whole)
@@ -249,6 +268,17 @@ class _CheckedStream(httpx2.AsyncByteStream):
             self._client.note(self._number, error)
         except httpx2.HTTPError as error:
             self._client.note(self._number, _lost(error, self._name))
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes; it ends when no one awaits it any more."""
+        pieces = aiter(self._stream)
+        while True:
+            piece: bytes | None = None
+            with self._client.transfer(self._number):
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            yield piece
 
     def _too_many(self) -> OutputTooLarge:
         message = f"{self._name} sent a message of more than {FEW_VALUES:,} values"
@@ -261,6 +291,10 @@ class _CheckedStream(httpx2.AsyncByteStream):
             message_of(value)
             if value.get("jsonrpc") != "2.0":
                 raise NotAMessage("its version is not 2.0")
+            if value.get("result") is not None and value.get("error") is not None:
+                raise NotAMessage("it has a result and an error")
+            if b"\\ud" in data.lower():
+                _refuse_lone_surrogates(data)
         except NotAMessage as error:
             raise UpstreamError(f"{self._name} answers with what is not MCP: {error}", outcome="unknown") from None
         if _has_many(value):
@@ -304,6 +338,22 @@ def _has_many(value: Any) -> bool:
     return count > FEW_VALUES
 
 
+def _refuse_lone_surrogates(data: bytes) -> None:
+    """Raises NotAMessage: the library could not read the text."""
+    try:
+        from_json(data)
+    except ValueError as error:
+        raise NotAMessage(str(error)) from None
+
+
+async def _is_rpc_error(body: bytes) -> bool:
+    """Whether the body of an answer that reports an error is one of JSON-RPC, which says more than the status."""
+    try:
+        return isinstance(message_of(await read_json(body)), JSONRPCError)
+    except NotAMessage:
+        return False
+
+
 def _data_of(event: bytearray) -> bytes:
     """The data of an event; none of one with lines without end."""
     if event.count(b"\n") + event.count(b"\r") > FEW_VALUES:
@@ -324,15 +374,23 @@ def _refusal(response: httpx2.Response, name: str) -> CallError | None:
     if status in (429, 503):
         return UpstreamError(
             f"{name} has no time (HTTP {status})",
+            hint="wait, and call again" if status == 429 else "",
             retryable=True,
             retry_after_ms=retry_after_ms(response.headers),
-            outcome="none",
+            outcome="none" if status == 429 else "unknown",  # 503 is also what a proxy says of an answer that broke off
         )
     if status in (502, 504):
         return UpstreamError(
             f"{name} cannot be reached behind its proxy (HTTP {status})", retryable=True, outcome="unknown"
         )
+    if status >= 400 and status != 404 and not kind.startswith("application/json"):
+        return _error_of_status(status, name)
     return None
+
+
+def _error_of_status(status: int, name: str) -> UpstreamError:
+    is_passing = status >= 500 or status in (408, 425)
+    return UpstreamError(f"{name}: an error response (HTTP {status})", outcome="unknown", retryable=is_passing)
 
 
 async def _is_forgotten(request: httpx2.Request, response: httpx2.Response, number: Any) -> bool:
@@ -358,4 +416,7 @@ def _lost(error: httpx2.HTTPError, name: str) -> CallError:
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         hint = f"start the server, or correct `url` of {name} in tavern.yaml"
         return ConnectionLost(f"{name} cannot be reached: {why}", hint=hint, outcome="none", retryable=True)
+    if isinstance(error, httpx2.PoolTimeout):
+        text = f"{name} is busy with earlier requests: no further one could be sent within {CONNECT_S:g} s"
+        return UpstreamError(text, hint="wait until some of them have ended", outcome="none", retryable=True)
     return UpstreamError(f"{name}: the answer broke off: {why}", outcome="unknown", retryable=True)

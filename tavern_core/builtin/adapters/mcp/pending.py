@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
+import anyio
 from mcp.shared.exceptions import MCPError
 
 from tavern_core.builtin.adapters.mcp.failures import failure_of
@@ -20,6 +22,8 @@ _FIRST_ID: Final = 1_000_000
 
 ProgressCallback = Callable[[float, float | None, str], None]
 """``progress(done, total, message)``."""
+WORKED_FOR: Final[ContextVar[int | None]] = ContextVar("WORKED_FOR", default=None)
+"""The request of ours for which the library does something, also where it asks for the rest of an answer that broke off."""
 PendingAnswer = asyncio.Future[dict[str, Any] | MCPError | CallError]
 """Errors are results: one that comes while the request is still being written is not retrieved by anyone."""
 
@@ -37,6 +41,8 @@ class PendingRequests:
         self._waiting: dict[object, tuple[PendingAnswer, ProgressCallback | None]] = {}
         self._failures: dict[int, CallError] = {}
         """Request → why it has no answer, as the transport knows; kept no longer than the request."""
+        self._transfers: dict[int, anyio.CancelScope] = {}
+        """Request → what the transport waits for on its behalf."""
         self._is_negotiated = False
         self.is_over = False
         """There will be no more answers."""
@@ -54,6 +60,21 @@ class PendingRequests:
         """A request has its answer, or its caller has given up."""
         del self._waiting[number]
         self._failures.pop(number, None)
+        self._transfers.pop(number, None)
+
+    def give_up(self, number: int) -> None:
+        """The caller of a request has given up: the transport waits no longer for its answer, which may never end."""
+        if (transfer := self._transfers.get(number)) is not None:
+            transfer.cancel()
+
+    def transfer(self, number: object) -> anyio.CancelScope:
+        """What a transport enters to wait for the server on behalf of a request; cancelled once no one awaits the answer."""
+        scope = anyio.CancelScope()
+        if isinstance(number, int) and number in self._waiting:
+            self._transfers[number] = scope
+        elif self.is_own(number):
+            scope.cancel()
+        return scope
 
     def is_awaited(self, number: object) -> bool:
         """Whether one of our own requests with this number waits for its answer."""
@@ -111,7 +132,10 @@ class PendingRequests:
 
     def failure(self, number: int, error: MCPError, what: str, tool: str) -> CallError:
         """The error of a request for a JSON-RPC error; see `failure_of`."""
-        return self._failures.get(number) or failure_of(error, what, tool)
+        known = self._failures.get(number) or failure_of(error, what, tool)
+        if tool and not known.hint and known.outcome == "unknown":
+            known.hint = "look there whether it took effect before you call again"
+        return known
 
     def finish(self) -> None:
         """There will be no more answers."""

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from tavern_core.builtin.adapters.mcp.pending import PendingRequests, ProgressCallback
+from tavern_core.builtin.adapters.mcp.pending import WORKED_FOR, PendingRequests, ProgressCallback
 from tavern_core.builtin.adapters.mcp.stdio import ReadableStream, StdioWriter
 from tavern_core.errors import CallError
 
@@ -122,6 +122,7 @@ class McpRequests:
         except asyncio.CancelledError:
             if posts is None:
                 await self._cancel(number)
+                pending.give_up(number)
             raise
         finally:
             pending.end(number)
@@ -131,7 +132,11 @@ class McpRequests:
             await self._writing.write(message)
             return
         request = JSONRPCRequest.model_construct(**message)
-        await self._writing.send(SessionMessage(request, ClientMessageMetadata(headers=headers)))
+        token = WORKED_FOR.set(message["id"])
+        try:
+            await self._writing.send(SessionMessage(request, ClientMessageMetadata(headers=headers)))
+        finally:
+            WORKED_FOR.reset(token)
 
     def _not_sent(self) -> CallError:
         lost = self._pending.why_lost()
