@@ -12,7 +12,8 @@ object, `schema/redact` masks, `model/result` and `kernel/log/record` write text
 copies what has been measured (this layer does not see it).
 
 Arguments, tool output and schemas are untrusted until measured: cyclic, a million levels deep, full of NaN, lone
-surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises.
+surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises. Values may be of classes that
+overwrite everything, so none of their methods is called, and `isinstance`, which asks for `__class__`, is not used on them.
 
 JSON is what `json.loads` can produce: dict with str keys, list, str, int, float, bool, None. A subclass of one of
 these (IntEnum, StrEnum, OrderedDict) counts as its base; tuples, sets, bytes, Decimal, dates and objects do not.
@@ -43,7 +44,8 @@ ROOM: Final = 65_536
 """Values and characters, names included, in one quick copy. A part counts as often as it is met."""
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 """The types of JSON that hold nothing."""
-_Path: TypeAlias = "tuple[_Path, object] | None"
+_Path: TypeAlias = "tuple[_Path, object, object] | None"
+"""What is above, the key or index below it, and the value that holds that."""
 
 
 class NotPlainData(ValueError):
@@ -157,16 +159,16 @@ class _Measure:
             kind = type(value)
             if value is None or kind is bool:
                 continue
-            base = kind if kind in _BASES else next((base for base in _BASES if issubclass(kind, base)), None)
+            base = next((base for base in _BASES if kind is base or issubclass(kind, base)), None)
             if base is None or (self.exact and base is not kind):
                 return _foreign(value, path)
             if base is dict or base is list:
                 if depth >= self.depth:
-                    return _too_deep(root, path, self.depth)
+                    return _too_deep(value, path, self.depth)
                 if len(stack) + base.__len__(value) > nodes:  # before it is walked through: it may be far larger
                     return _too(path, f"{TOO_MUCH} {self.nodes:,} values", f"at most {self.nodes:,} values")
                 if base is list:
-                    stack.extend((item, depth + 1, (path, at)) for at, item in enumerate(_items(value)))
+                    stack.extend((item, depth + 1, (path, at, value)) for at, item in enumerate(_items(value)))
                 elif found := self._members(value, depth, path, stack):
                     return found
             elif found := self._scalar(value, base, path):
@@ -188,7 +190,7 @@ class _Measure:
                 )
             if found := self._scalar(key, str, path):
                 return found
-            stack.append((item, depth + 1, (path, key)))
+            stack.append((item, depth + 1, (path, key if type(key) is str else str.__str__(key), value)))
         return None
 
     def _scalar(self, value: Any, base: type, path: _Path) -> SchemaProblem | None:
@@ -202,7 +204,7 @@ class _Measure:
             if int.bit_length(value) > MAX_INT_BITS:
                 return _too(path, "is an integer too large to be written", f"at most {MAX_INT_BITS} bits")
         elif float.__sub__(value, value) != 0.0:
-            name = "NaN" if value != value else "Infinity"
+            name = "NaN" if float.__ne__(value, value) else "Infinity"
             return SchemaProblem(
                 _where(path), f"{name} is not a JSON number", "finite number", name, "use null, or leave it out", "json"
             )
@@ -358,7 +360,7 @@ def _collision(value: Any) -> str:
         if len(set(names)) < len(names):
             twice = next(name for at, name in enumerate(names) if name in names[:at])
             return f"{_where(path)}: two keys become the same text {twice!r:.80}".removeprefix(": ")
-        stack += [(item, (path, name)) for name, item in reversed(members)]
+        stack += [(item, (path, name, here)) for name, item in reversed(members)]
     return ""
 
 
@@ -383,7 +385,7 @@ def _items(value: Any) -> Iterator[Any]:
 def _where(path: _Path) -> str:
     parts: list[object] = []
     while path is not None:
-        path, part = path
+        path, part, _ = path
         parts.append(part)
     return pointer(reversed(parts))
 
@@ -392,20 +394,23 @@ def _too(path: _Path, message: str, expected: str) -> SchemaProblem:
     return SchemaProblem(_where(path), message, expected, keyword="limit", hint="send less, or in several calls")
 
 
-def _too_deep(root: Any, path: _Path, limit: int) -> SchemaProblem:
-    keys: list[Any] = []
+def _too_deep(value: object, path: _Path, limit: int) -> SchemaProblem:
+    keys: list[object] = []
+    held = [id(value)]
     while path is not None:
-        path, part = path
-        keys.append(part)
-    seen, value = {id(root)}, root
-    for at, key in enumerate(reversed(keys)):
-        value = dict.__getitem__(value, key) if isinstance(value, dict) else list.__getitem__(value, key)
-        if id(value) in seen:
-            where = pointer(list(reversed(keys))[: at + 1])
-            return SchemaProblem(where, "contains itself", "a tree", "a cycle", "remove the reference", "limit")
-        seen.add(id(value))
+        path, key, holder = path
+        keys.append(key)
+        held.append(id(holder))
+    keys.reverse()
+    seen: set[int] = set()
+    for at, each in enumerate(reversed(held)):
+        if each in seen:
+            return SchemaProblem(
+                pointer(keys[:at]), "contains itself", "a tree", "a cycle", "remove the reference", "limit"
+            )
+        seen.add(each)
     return SchemaProblem(
-        pointer(list(reversed(keys))[:8]),
+        pointer(keys[:8]),
         f"is nested deeper than {limit} levels",
         f"at most {limit} levels",
         keyword="limit",

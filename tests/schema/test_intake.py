@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tavern_core.errors import SchemaInvalid
-from tavern_core.schema.bounded_json_copying import is_plain, json_copy, measure, quick_copy
+from tavern_core.kernel.views.values import copy_builtins
+from tavern_core.schema.bounded_json_copying import NotPlainData, is_plain, json_copy, measure, quick_copy
 from tavern_core.schema.compiled_argument_validation import compile_intake
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.deserialization import made_of_json
@@ -368,3 +371,71 @@ def test_whole_numbers_beside_something_deep_cut_nothing_of_it() -> None:
     for _ in range(150):
         deep = [deep]
     assert made_of_json(TypeAdapter(Part), {"count": 2.0, "rest": deep}) == Part(count=2, rest=deep)
+
+
+def _biting(base: type) -> Any:
+    """A subclass that overwrites what a careless look at its objects would call."""
+
+    def bite(*_: object, **__: object) -> Any:
+        raise AssertionError
+
+    names = (
+        "__eq__ __ne__ __hash__ __len__ __iter__ __getitem__ __contains__ __str__ __repr__ __bool__ __getattribute__"
+    )
+    return type("Biting", (base,), dict.fromkeys(names.split(), bite))
+
+
+class Key(str):
+    """A key that bites once it is in its object."""
+
+    __slots__ = ()
+    is_armed = False
+
+    def __hash__(self) -> int:
+        assert not Key.is_armed
+        return str.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        assert not Key.is_armed
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        raise AssertionError
+
+
+def _nested(levels: int, innermost: Any) -> Any:
+    value = innermost
+    for _ in range(levels):
+        outer = _biting(dict)()
+        dict.__setitem__(outer, Key("k"), value)
+        value = outer
+    return value
+
+
+def _in_a_ring() -> Any:
+    ring = _nested(2, None)
+    dict.__setitem__(dict.__getitem__(ring, Key("k")), Key("k"), ring)
+    return ring
+
+
+BITING: dict[str, tuple[Callable[[], Any], str]] = {
+    "a list": (lambda: list.__new__(_biting(list)), ""),
+    "a number": (lambda: float.__new__(_biting(float), 1.5), ""),
+    "not a number": (lambda: [float.__new__(_biting(float), "nan")], "/0: NaN is not a JSON number"),
+    "an object": (lambda: [_biting(object)()], "/0: Biting is not JSON"),
+    "a member": (lambda: _nested(2, b"x"), "/k/k: bytes is not JSON"),
+    "too deep": (lambda: _nested(200, None), "is nested deeper than"),
+    "a ring": (_in_a_ring, "/k/k: contains itself"),
+}
+
+
+@pytest.mark.parametrize("case", BITING)
+def test_no_code_of_a_value_runs_when_it_is_looked_at_and_copied(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, said = BITING[case]
+    value = make()
+    monkeypatch.setattr(Key, "is_armed", True)
+    copy, problem = json_copy(value)
+    assert said in ("" if problem is None else str(problem)) and (problem is None) == (not said)
+    assert type(copy) in (list, float, type(None))
+    with suppress(NotPlainData):
+        copy_builtins(value, 1_000)

@@ -7,8 +7,16 @@ mutable values are copied, never shared. Everything else is refused, with its fo
 
 from __future__ import annotations
 
-import inspect
-from types import MappingProxyType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MappingProxyType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import Any, Final
 
 from tavern_core.model import depths
@@ -16,6 +24,10 @@ from tavern_core.schema.bounded_json_copying import MAX_NODES, ROOM, SCALARS, No
 
 _FEW: Final = 64
 _SHORT: Final = 4096
+_CODE: Final = (
+    type, FunctionType, BuiltinFunctionType, MethodType, MethodWrapperType,
+    WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType,
+)  # fmt: skip
 
 
 def copy_builtins(value: Any, most_chars: int) -> Any:
@@ -55,10 +67,11 @@ def flat_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
 
 
 def _as_json(value: Any, problem: object) -> Any:
-    name = type(value).__name__
-    if inspect.isgenerator(value) or inspect.isasyncgen(value) or hasattr(type(value), "__next__"):
+    kind = type(value)  # not `isinstance`, which asks the value for its class
+    name = kind.__name__
+    if hasattr(kind, "__next__") or hasattr(kind, "__anext__"):
         raise NotPlainData(f"{name} is an iterator, which would run code behind the view", "use a list")
-    if inspect.isroutine(value) or inspect.isclass(value):
+    if issubclass(kind, _CODE):
         raise NotPlainData(f"a {name} can be called back, and a view passes no code", "pass data")
     return _unfrozen(value, depths.VALUE, [MAX_NODES])
 
@@ -70,7 +83,10 @@ def _unfrozen(value: Any, depth: int, budget: list[int]) -> Any:
     if depth < 0 or budget[0] < 0:
         return value  # it is checked as it is, and refused
     if kind is dict or kind is MappingProxyType:
-        return {key: _unfrozen(item, depth - 1, budget) for key, item in list(value.items())}
+        return {
+            str.__str__(key) if issubclass(type(key), str) else key: _unfrozen(item, depth - 1, budget)
+            for key, item in list(value.items())
+        }
     if issubclass(kind, tuple):
         return [_unfrozen(item, depth - 1, budget) for item in tuple.__iter__(value)]
     if kind is list:
