@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tavern_core.errors import UsageError
 from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.model.tool import Example, ToolSpec
+from tests.rows import each_row
 
 from .questions import QUESTIONS, TOOLS
 
@@ -118,7 +119,7 @@ def test_the_blank_query_lists_all_by_id(catalogue):
     assert ids(catalogue.search("  \n", limit=3)) == everything[:3]
 
 
-@pytest.mark.parametrize("query", HOSTILE, ids=lambda q: ascii(q[:12]))
+@each_row("query", HOSTILE)
 def test_a_hostile_query_is_only_words(catalogue, query):
     scores = [score for _, score in catalogue.search(query, limit=5)]
     assert scores == sorted(scores, reverse=True)

@@ -111,7 +111,7 @@ def fought(request: pytest.FixtureRequest, place: Path) -> Iterator[tuple[int, T
         yield uid, fight(ground, uid, ground.policy(), tries)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@each_row("name", ATTACKS)
 def test_an_attack_is_refused_in_the_box_and_works_without(fought: tuple[int, Tried], name: str) -> None:
     uid, tried = fought
     without, within = tried[name]
@@ -125,7 +125,7 @@ def test_a_call_in_a_foreign_convention_ends_the_process(fought: tuple[int, Trie
     assert fought[1][name][1] == "ended by SIGSYS"
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@each_row("name", HARMLESS)
 def test_what_every_program_needs_works_in_the_box(fought: tuple[int, Tried], name: str) -> None:
     uid, tried = fought
     without, within = tried[name]

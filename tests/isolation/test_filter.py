@@ -207,7 +207,7 @@ def test_every_number_is_answered_as_the_table_says(policy: BoxPolicy, machine: 
 @pytest.mark.slow
 @EVERY_MACHINE
 @EVERY_POLICY
-@pytest.mark.parametrize("name", [name for name in VERDICTS if VERDICTS[name] == "asked" or name in ("mmap", "socket")])
+@each_row("name", [name for name in VERDICTS if VERDICTS[name] == "asked" or name in ("mmap", "socket")])
 def test_arguments_are_judged_as_the_manual_says(policy: BoxPolicy, machine: str, name: str) -> None:
     code = program(policy, machine, False)
     numbers = [number for number, its in BY_NUMBER[machine].items() if its == name]

@@ -679,7 +679,7 @@ def test_no_planted_secret_survives_and_nothing_raises(value: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@each_row(
     "piece",
     [
         "a",

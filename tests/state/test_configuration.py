@@ -215,7 +215,7 @@ def test_a_named_file_is_used_wherever_it_is(place: Path) -> None:
 # The environment ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "key", "expected"),
     [
         ("TAVERN_LIMITS__TIMEOUT_MS", "500", "limits.timeoutMs", 500),
@@ -247,7 +247,7 @@ def test_variables_have_the_type_that_the_key_has(place: Path, name: str, text: 
     assert loaded.origins[key] == name
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "said"),
     [
         ("TAVERN_LIMITS__TIMEOUT_MS", "", "is empty (unset it, or give a value (or `null`))"),
@@ -335,7 +335,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "where", "said"), WRONG)
+@each_row(("text", "where", "said"), WRONG)
 def test_a_wrong_value_is_named_with_its_place(place: Path, text: str, where: str, said: str) -> None:
     path = project(place, text)
     with pytest.raises(ConfigInvalid) as caught:

@@ -81,7 +81,7 @@ def under_granted(text: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_a_corrupt_file_grants_nothing_that_does_not_stand_in_it(seed: int) -> None:
     pick = Random(seed)
     for _ in range(60):

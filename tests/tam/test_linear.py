@@ -12,6 +12,7 @@ import pytest
 
 from tavern_core import tam
 from tests.counting import calls_made
+from tests.rows import each_row
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +30,8 @@ def _benchmark() -> ModuleType:
 BENCH = _benchmark()
 
 
-@pytest.mark.parametrize("name", BENCH.HOSTILE)
 @pytest.mark.parametrize("way", ["parse", "stream"])
+@each_row("name", BENCH.HOSTILE)
 def test_twice_the_hostile_text_is_at_most_twice_the_work(name: str, way: str) -> None:
     make = BENCH.HOSTILE[name]
 

@@ -18,6 +18,7 @@ import pytest
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.errors import TavernError
 from tests.executors.workbench import processes_with
+from tests.rows import each_row
 from tests.upstreams.mcp_hosts import ERAS, host, program
 
 pytestmark = pytest.mark.slow
@@ -107,8 +108,8 @@ def test_every_kind_of_content_arrives_and_bytes_are_artifacts_of_the_caller(sha
     assert "hologram" in result.content[7]["text"]
 
 
-@pytest.mark.parametrize("kind", ["image", "audio"])
-@pytest.mark.parametrize(
+@each_row("kind", ["image", "audio"])
+@each_row(
     ("data", "kept"),
     [
         ("aGk=", b"hi"),

@@ -84,7 +84,7 @@ VALUES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
+@each_row("path", PLACES)
 def test_schema_and_reader_agree_about_every_place(path: tuple[Any, ...]) -> None:
     told_later = "$exec" in path  # by the compiler, as BAD_EXEC
     for value in VALUES:
