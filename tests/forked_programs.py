@@ -170,16 +170,18 @@ def run_forked(
 
 @functools.cache
 def _server(imports: tuple[str, ...]) -> socket.socket:
-    """The connection to a process that forks the programs of these tests: it ends with them."""
+    """The connection to a process that forks the programs of these tests: it ends with them.
+
+    One that has imported more is forked from the one that has imported what all need.
+    """
     ours, theirs = socket.socketpair()
+    env = {**os.environ, "PYTHONPATH": ""}  # each program adds its own
+    process: ForkedProgram | subprocess.Popen[bytes]
     with theirs:
-        descriptor = theirs.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked_programs", str(descriptor), *imports],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": ""},  # each program adds its own
-            pass_fds=[descriptor],
-        )
+        if imports:
+            process = ForkedProgram(["-m", "tests.forked_programs", *imports], stdin=theirs.fileno(), cwd=ROOT, env=env)
+        else:
+            process = subprocess.Popen([sys.executable, "-m", "tests.forked_programs"], stdin=theirs, cwd=ROOT, env=env)
 
     @atexit.register
     def end() -> None:
@@ -267,8 +269,8 @@ if __name__ == "__main__":
         folder = Path(tavern_core.__path__[0], *package.split("."))
         for module in pkgutil.walk_packages([str(folder)], f"tavern_core.{package}."):
             importlib.import_module(module.name)
-    for name in ("jsonschema_rs", *sys.argv[2:]):
+    for name in ("jsonschema_rs", *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    _run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    _run(_serve(socket.socket(fileno=0)))
