@@ -304,7 +304,7 @@ class Agents:
             events.record("resumed", facts)
         if answers:
             events.record("given", {"answers": dict(answers)})
-            playback.given |= answers
+            playback.human_answers |= answers
         loop = AgentLoop(self._services, about, playback, spending, events)
         recorder.note(AGENT_STARTED, {
             "run": about.run, "profile": about.profile.name, "model": about.model, **about.context.whose(),
@@ -318,8 +318,8 @@ class Agents:
     async def _work(self, loop: AgentLoop, events: RunEvents, clock: Clock, playback: Playback) -> AgentOutcome:
         """Run the loop to its end, whatever that is, and record the outcome."""
         waiting.set(clock.paused_with(waiting.get()))
-        if playback.given or conversation.get() is None:
-            conversation.set(HumanAnswers(playback.given, conversation.get()))
+        if playback.human_answers or conversation.get() is None:
+            conversation.set(HumanAnswers(playback.human_answers, conversation.get()))
         events.has_begun = True
         try:
             if events.is_cancelled:
@@ -331,7 +331,7 @@ class Agents:
                 return loop.cancelled()
             raise
         except Exception as error:
-            self._finish(events, loop.broken(error))
+            self._finish(events, loop.host_failed(error))
             raise
         self._finish(events, outcome)
         return outcome

@@ -79,10 +79,10 @@ class AnswerReader:
         self._stops = reads_blocks and not many_blocks
         self._on_piece = on_piece
         self._parts: list[str] = []
-        self._size = self._looked = 0
+        self._size = self._checked_size = 0
         self._is_open = False
         self._end: int | None = None
-        self._said: list[str] = []
+        self._plain_pieces: list[str] = []
         self._thoughts: list[str] = []
         self.fault: Fault = ""
         self.blocks = 0
@@ -99,8 +99,8 @@ class AnswerReader:
             self._see(event)
         if self._end is None and self._size > self._most:
             self.fault = "too_long"
-        elif self._end is None and not self._is_open and self._size - self._looked >= _LOOK_EVERY:
-            self._looked = self._size
+        elif self._end is None and not self._is_open and self._size - self._checked_size >= _LOOK_EVERY:
+            self._checked_size = self._size
             self.fault = "repeats" if is_looping("".join(self._parts[-2 * _LOOK_EVERY :])) else ""
         self._on_piece(piece)
         return self._end is not None or bool(self.fault)
@@ -121,7 +121,7 @@ class AnswerReader:
             if self._stops and event.closed:
                 self._end = event.end
         elif isinstance(event, tam.Text):
-            (self._thoughts if event.thought else self._said).append(event.text)
+            (self._thoughts if event.thought else self._plain_pieces).append(event.text)
 
     @property
     def text(self) -> str:
@@ -135,8 +135,8 @@ class AnswerReader:
         return 0 if self._end is None else len("".join(self._parts)[self._end :].strip().strip("`").strip())
 
     @property
-    def said(self) -> str:
-        return "".join(self._said).strip()
+    def plain_text(self) -> str:
+        return "".join(self._plain_pieces).strip()
 
     @property
     def hides_call(self) -> bool:
@@ -164,7 +164,7 @@ def answer_of_model(said: LLMAnswer, listener: AnswerReader, prompt_tokens: int)
     spoken = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
     return ModelAnswer(
         listener.text, calls, said.finish_reason, _count(usage, "input", prompt_tokens), _count(usage, "output", spoken), is_estimated,
-        said.model, listener.dropped, listener.fault, listener.said, listener.blocks, listener.hides_call,
+        said.model, listener.dropped, listener.fault, listener.plain_text, listener.blocks, listener.hides_call,
     )  # fmt: skip
 
 
@@ -201,5 +201,5 @@ def answer_of_record(data: Mapping[str, Any], listener: AnswerReader) -> ModelAn
     usage = data["usage"]
     return ModelAnswer(
         data["text"], calls, data["finishReason"], usage["input"], usage["output"], data["estimated"], data["model"], data["dropped"],
-        data["fault"], listener.said, listener.blocks, listener.hides_call,
+        data["fault"], listener.plain_text, listener.blocks, listener.hides_call,
     )  # fmt: skip

@@ -94,7 +94,7 @@ class HumanAnswers:
     """
 
     def __init__(self, given: Mapping[str, Any], outer: Conversation | None) -> None:
-        self._given = given
+        self._answers = given
         self._outer = outer
 
     def can_ask(self, kind: QuestionKind) -> bool:
@@ -103,9 +103,9 @@ class HumanAnswers:
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         """See `Conversation.ask`."""
         known = {
-            key: self._given[key]
+            key: self._answers[key]
             for key, asked in questions.items()
-            if key in self._given and not mismatch(asked, self._given[key])
+            if key in self._answers and not mismatch(asked, self._answers[key])
         }
         missing = {key: asked for key, asked in questions.items() if key not in known}
         if not missing:

@@ -83,15 +83,15 @@ class AgentLoop:
         except TimeBudgetExceeded:
             stop = self._spending.out_of_time()
             assert stop is not None
-            return self._ended("stopped", stop)
+            return self._outcome("stopped", stop)
         except PersonRequired as waits:
             self._record("waiting", {"waitingFor": waits.data, "seconds": self._spending.clock.seconds})
             reason = StopReason(str(waits.data["reason"]), str(waits.data["answer"]), waits.code)
-            return self._ended("waiting", reason, waits.data)
+            return self._outcome("waiting", reason, waits.data)
         except PlaybackEnds:
-            return self._ended("interrupted", StopReason("the record ends here", "", ""))
+            return self._outcome("interrupted", StopReason("the record ends here", "", ""))
         except TavernError as error:
-            return self._ended("failed", StopReason(error.message, _fix_of(error), error.code))
+            return self._outcome("failed", StopReason(error.message, _fix_of(error), error.code))
 
     async def _work(self) -> AgentOutcome:
         self._begin()
@@ -99,7 +99,7 @@ class AgentLoop:
             step = self._spending.steps + 1
             self._compact(step)
             if step not in self._playback.answers and (stop := self._before_request()) is not None:
-                return self._ended("stopped", stop)
+                return self._outcome("stopped", stop)
             answer = await self._ask(step)
             self._spending.answered(answer.input, answer.output)
             if self._written.calling == "tam" or answer.calls == ():
@@ -109,7 +109,7 @@ class AgentLoop:
             self.messages.append(said)
             self._answer = answer.said or self._answer
             if answer.finish == "content_filter":
-                return self._ended(
+                return self._outcome(
                     "failed",
                     StopReason(
                         "the model's content filter ended its answer", "word the task differently", "CONTENT_FILTER"
@@ -150,7 +150,7 @@ class AgentLoop:
     async def _ask(self, step: int) -> ModelAnswer:
         if (known := self._playback.answers.get(step)) is not None:
             return answer_of_record(known, self._listener())
-        said = await self._said(step)
+        said = await self._request_answer(step)
         reading = said, self._listener(), self._prompt_size
         # Other tasks of the loop would have to wait while a long text is parsed.
         answer = (
@@ -164,10 +164,10 @@ class AgentLoop:
             "drawn": self._calls.drawn,
         }
         self._record("answer", {"step": step, **answer.to_json(), **facts})
-        self._playback.given.clear()
+        self._playback.human_answers.clear()
         return answer
 
-    async def _said(self, step: int) -> LLMAnswer:
+    async def _request_answer(self, step: int) -> LLMAnswer:
         """The model's answer; a request with a transient failure is repeated once.
 
         Raises:
@@ -222,12 +222,12 @@ class AgentLoop:
             return self._confused(step, answer, nowhere)
         outcome = await self._text(answer)
         native, problem = await self._native(answer)
-        if problem and not self._calls.made:
+        if problem and not self._calls.calls:
             return self._confused(step, answer, problem, native)
         errors = [p.code for p in outcome.problems if p.severity == "error"]
-        if not self._calls.made and not errors and not answer.calls and not outcome.steps:
+        if not self._calls.calls and not errors and not answer.calls and not outcome.steps:
             return self._done(answer)
-        if errors and not self._calls.made:
+        if errors and not self._calls.calls:
             return self._confused(step, answer, "blocks", native, outcome.feedback)
         return self._called(step, answer, native, outcome, problem)
 
@@ -242,8 +242,8 @@ class AgentLoop:
         """Repeat a step that is complete in the record: with the recorded results, whatever the tools are now."""
         known = self._playback.replies[step]
         self._calls.again(step, known.get("unread", ()))
-        self._spending.calls += len(self._calls.made)
-        self._repetition.see(self._calls.made)
+        self._spending.calls += len(self._calls.calls)
+        self._repetition.see(self._calls.calls)
         if kind := known.get("problem"):
             self._repetition.problem(kind)
             self._shorten_last(kind, answer)
@@ -285,7 +285,7 @@ class AgentLoop:
         if answer.finish == "length":
             self.warnings.append("the answer reached the model's limit of output and may be incomplete")
         self._answer = answer.said
-        return self._ended("done")
+        return self._outcome("done")
 
     def _confused(
         self, step: int, answer: ModelAnswer, kind: str, native: list[dict[str, Any]] | None = None, feedback: str = ""
@@ -301,7 +301,7 @@ class AgentLoop:
         if answer.finish == "length":
             said += "\n" + sentence("output_limit", self._language)
         self._reply(step, messages, said, kind)
-        return self._ended("stopped", stop) if count >= most and not self._goes_on(step) else None
+        return self._outcome("stopped", stop) if count >= most and not self._goes_on(step) else None
 
     def _shorten_last(self, kind: str, answer: ModelAnswer) -> None:
         """Keep only the beginning of a shortened answer: the rest would fill the context."""
@@ -322,9 +322,9 @@ class AgentLoop:
         Args:
             problem: the problem of the other calls.
         """
-        made = self._calls.made
+        made = self._calls.calls
         self._spending.calls += len(made)
-        times = self._repetition.see(self._calls.made) if made else self._repetition.problem(outcome.feedback)
+        times = self._repetition.see(self._calls.calls) if made else self._repetition.problem(outcome.feedback)
         spent = any(m.result.error is not None and m.result.error.kind == "BUDGET_EXCEEDED" for m in made)
         notices = [problem] if problem else []
         if answer.dropped and outcome.steps:
@@ -339,7 +339,7 @@ class AgentLoop:
         self._reply(step, native, text, "" if made else outcome.feedback)
         if times >= STOP_AT and not self._goes_on(step):
             last = made[-1].tool if made else ""
-            return self._ended("stopped", StopReason(
+            return self._outcome("stopped", StopReason(
                 f"the agent repeated a call with the same outcome {times} times (last: {last})",
                 "see `tavern agent show`; the task, the tool's description or its rights may need a change", STUCK,
             ))  # fmt: skip
@@ -373,9 +373,13 @@ class AgentLoop:
         begin, end = plan.turns
         if known is None:
             mask = masking(self._services.base.known_secrets)
-            items = [self._calls.keep(mask(self.messages[at]["content"]), f"message-{at}.txt") for at in plan.results]
+            items = [
+                self._calls.store_text(mask(self.messages[at]["content"]), f"message-{at}.txt") for at in plan.results
+            ]
             if end > begin:
-                items.append(self._calls.keep(mask(as_text(self.messages[begin:end])), f"messages-{begin}-{end}.txt"))
+                items.append(
+                    self._calls.store_text(mask(as_text(self.messages[begin:end])), f"messages-{begin}-{end}.txt")
+                )
         else:
             items = list(known["items"])
         before = tokens_of_messages(self.messages)
@@ -387,7 +391,7 @@ class AgentLoop:
                 "tokensAfter": tokens_of_messages(self.messages),
             })  # fmt: skip
 
-    def _ended(
+    def _outcome(
         self, state: AgentState, stop: StopReason | None = None, waiting: Mapping[str, Any] | None = None
     ) -> AgentOutcome:
         spending, stop = self._spending, stop or StopReason("", "", "")
@@ -398,14 +402,14 @@ class AgentLoop:
             tuple(self.warnings), waiting,
         )  # fmt: skip
 
-    def broken(self, error: Exception) -> AgentOutcome:
+    def host_failed(self, error: Exception) -> AgentOutcome:
         """The outcome of a run that ended with an error of the host itself."""
         reason = f"the host failed with {printed(error):.500}"
-        return self._ended("failed", StopReason(reason, "see the log; the run can be resumed", "INTERNAL"))
+        return self._outcome("failed", StopReason(reason, "see the log; the run can be resumed", "INTERNAL"))
 
     def cancelled(self) -> AgentOutcome:
         """The outcome of a run that was cancelled."""
-        return self._ended(
+        return self._outcome(
             "cancelled", StopReason("the run was cancelled", f"tavern agent resume {self._task.run}", "CANCELLED")
         )
 

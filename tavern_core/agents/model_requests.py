@@ -27,7 +27,7 @@ class AgentTask:
     model: str
     context: CallContext
     """The caller of the agent's calls."""
-    asking: CallContext | None
+    model_context: CallContext | None
     """The context of requests to the model; None: the host."""
     window: int
     """The maximum tokens of a conversation."""
@@ -62,7 +62,7 @@ class AgentModelRequests:
             options["tools"] = [dict(tool) for tool in self._task.tools]
         purpose = f"run {self._task.run} step {step}"
         return await self._services.flow.models.ask(
-            self._task.model, messages, options, self._task.asking, purpose, on_text=on_text
+            self._task.model, messages, options, self._task.model_context, purpose, on_text=on_text
         )
 
     async def _deliberate(self, messages: Sequence[Mapping[str, Any]]) -> LLMAnswer:
@@ -105,7 +105,7 @@ class AgentModelRequests:
         if before is not None and before["kind"] == "workflow":
             self._playback.waiting_for = None
             asked = [question["id"] for question in before["questions"]]
-            answers = {key: self._playback.given[key] for key in asked if key in self._playback.given}
+            answers = {key: self._playback.human_answers[key] for key in asked if key in self._playback.human_answers}
             handle = await workflows.take_up(before["id"], answers, context=context)
         else:
             workflow = await asyncio.to_thread(workflows.get_workflow, name)

@@ -39,7 +39,7 @@ class Playback:
         self.compacted: dict[int, Mapping[str, Any]] = {}
         self.drawn = 0
         """The used part of the call budget; a call without a result is not counted, because it is repeated."""
-        self.given: dict[str, Any] = {}
+        self.human_answers: dict[str, Any] = {}
         """Question → the answer of a person, until it is used: a later question may have the same name."""
         self.waiting_for: Mapping[str, Any] | None = None
         for event in events:
@@ -57,11 +57,11 @@ class Playback:
             case "answer":
                 self.answers[data["step"]] = data
                 self.waiting_for = None
-                self.given.clear()
+                self.human_answers.clear()
             case "call":
                 self.calls[data["step"], data["index"]] = data
             case "result":
-                self.given.clear()
+                self.human_answers.clear()
                 if data["reads"]:
                     self.reads.add((data["step"], data["index"]))
                 self.results[data["step"], data["index"]] = data["result"]
@@ -74,7 +74,7 @@ class Playback:
             case "compacted":
                 self.compacted[data["step"]] = data
             case "given":
-                self.given |= data["answers"]
+                self.human_answers |= data["answers"]
             case "waiting":
                 self.waiting_for = data["waitingFor"]
 

@@ -47,7 +47,7 @@ class KnownNames:
     flow: WorkflowServices
     skills: Skills
 
-    def now(self) -> ProfileTargets:
+    def all(self) -> ProfileTargets:
         """All names, after activating plugins that contribute models or workflows."""
         workflows = tuple(self.flow.workflows.list())  # first: it also activates the plugins that contribute models
         return ProfileTargets(self.flow.models.names(), workflows, self.skills.list())

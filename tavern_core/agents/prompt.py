@@ -110,7 +110,7 @@ class PromptBuilder:
                 (PROFILE_INVALID).
         """
         resolved = self.catalogue.profiles.resolved_sync(profile)
-        fields = read_fields(resolved, self.names.now(), self.knowledge)
+        fields = read_fields(resolved, self.names.all(), self.knowledge)
         language = self.catalogue.descriptions.language(profile, context)
         template = fields.template if fields.template.strip() else _built_in(resolved, fields, language)
         calling = resolved.written.calling

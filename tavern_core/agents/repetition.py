@@ -39,7 +39,7 @@ class Repetition:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._problems: Counter[str] = Counter()
-        self._known: set[str] = set()
+        self._seen_calls: set[str] = set()
 
     def see(self, calls: Iterable[PastCall]) -> int:
         """Count the calls of one step, equal ones once; return the count of the most frequent call or error."""
@@ -48,9 +48,9 @@ class Repetition:
             result = made.result
             call = json_digest([made.tool, made.arguments])
             self._problems.clear()
-            if result.ok and not made.reads and call not in self._known:
+            if result.ok and not made.reads and call not in self._seen_calls:
                 self._counts.clear()
-            self._known.add(call)
+            self._seen_calls.add(call)
             seen.add(json_digest([call, result.ok, result.value, list(result.content)]))
             if (error := result.error) is not None:
                 seen.add(json_digest([made.tool, error.kind, error.message]))

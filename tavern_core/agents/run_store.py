@@ -65,7 +65,7 @@ class AgentRuns:
         self.mask = mask
         self._process = process
         self._is_present = is_present
-        self._begun = 0
+        self._begun_count = 0
 
     def begin(self, record: AgentRecord, owner: str) -> None:
         """Write a new run. Raises StateDamaged (STATE_DAMAGED)."""
@@ -73,9 +73,9 @@ class AgentRuns:
                _text(self.mask(dict(record.facts))), "")  # fmt: skip
         with self._file.open() as db, db:
             db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        self._begun += 1
-        if self._begun % _TIDY_EVERY == 1:
-            self.tidy()
+        self._begun_count += 1
+        if self._begun_count % _TIDY_EVERY == 1:
+            self.prune()
 
     def take_up(self, kept: StoredAgentRun) -> None:
         """Acquire a run to resume it. Raises UsageError: another process has it (USAGE)."""
@@ -117,7 +117,7 @@ class AgentRuns:
         where, values = ("WHERE owner = ?", [owner]) if owner is not None else ("", [])
         with self._file.open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
-        return [found.record for row in rows if (found := self._kept(row, ())) is not None]
+        return [found.record for row in rows if (found := self._from_row(row, ())) is not None]
 
     def find(self, run: str, owner: str | None) -> StoredAgentRun:
         """One run with its events.
@@ -143,11 +143,11 @@ class AgentRuns:
             raise RunNotFound(
                 f"there is no agent run {run!r:.80}", hint=did_you_mean(str(run), near) or "tavern agent runs"
             )
-        if (found := self._kept(row, tuple(_events(events)))) is None:
+        if (found := self._from_row(row, tuple(_events(events)))) is None:
             raise StateDamaged(f"the record of the agent run {run} is corrupt", hint="start the agent again")
         return found
 
-    def tidy(self) -> None:
+    def prune(self) -> None:
         """Remove the oldest runs beyond `MOST_RUNS`, except those in progress."""
         with self._file.open() as db, db:
             rows = db.execute(
@@ -163,7 +163,7 @@ class AgentRuns:
     def close(self) -> None:
         self._file.close()
 
-    def _kept(self, row: tuple[Any, ...], events: tuple[AgentEvent, ...]) -> StoredAgentRun | None:
+    def _from_row(self, row: tuple[Any, ...], events: tuple[AgentEvent, ...]) -> StoredAgentRun | None:
         try:
             run, owner, profile, task, state, started, process, facts, outcome = row
             if state == "running" and not self._is_going_on(state, process):

@@ -80,7 +80,7 @@ class ToolCalls:
         self._step = self._next = self._foreseen = self._running = 0
         self._drawn_before = task.context.ledger.drawn - playback.drawn
         """Calls of the caller, which its ledger counts, too."""
-        self.made: list[PastCall] = []
+        self.calls: list[PastCall] = []
         """The calls of this step, in the order of their numbers."""
         self.unread: list[Mapping[str, Any]] = []
         """Native calls of this step that could not be read, for the record."""
@@ -94,7 +94,7 @@ class ToolCalls:
 
     def begin(self, step: int) -> None:
         """Start a step, to which the next calls belong."""
-        self._step, self._next, self._foreseen, self.made, self.unread = step, 0, 0, [], []
+        self._step, self._next, self._foreseen, self.calls, self.unread = step, 0, 0, [], []
 
     def again(self, step: int, unread: Iterable[Mapping[str, Any]]) -> None:
         """Register the calls of a step that is complete in the record, which are not repeated.
@@ -103,11 +103,11 @@ class ToolCalls:
             unread: the calls that could not be read.
         """
         self.begin(step)
-        self.made += [PastCall(data["tool"], data["arguments"], result_of(data["result"]), True) for data in unread]
+        self.calls += [PastCall(data["tool"], data["arguments"], result_of(data["result"]), True) for data in unread]
         for (at, number), data in sorted(self._playback.calls.items()):
             if at == step and (known := self._playback.results.get((at, number))) is not None:
                 reads = (at, number) in self._playback.reads
-                self.made.append(PastCall(data["tool"], data["arguments"], result_of(known), reads))
+                self.calls.append(PastCall(data["tool"], data["arguments"], result_of(known), reads))
 
     async def text(self, text: str) -> TextOutcome:
         """Run the TAM blocks of a text. Raises PersonRequired, PlaybackEnds."""
@@ -125,7 +125,7 @@ class ToolCalls:
                 group = []
                 refused = failure(error)
                 written = {"written": call.arguments}
-                self.made.append(PastCall(call.name, written, refused, True))
+                self.calls.append(PastCall(call.name, written, refused, True))
                 result = json.loads(result_text(refused))
                 self.unread.append({"tool": call.name, "arguments": written, "result": result})
                 results.append(refused)
@@ -176,9 +176,9 @@ class ToolCalls:
     ) -> Coroutine[Any, Any, ToolResult]:
         """Make one call. It is numbered now, so that concurrent calls keep their order in the record."""
         number, self._next = self._next, self._next + 1
-        self.made.append(PastCall(tool, arguments, _NOT_YET, False))
+        self.calls.append(PastCall(tool, arguments, _NOT_YET, False))
         own = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
-        return self._make(number, _PendingCall(tool, arguments, context or self._context, own), len(self.made) - 1)
+        return self._make(number, _PendingCall(tool, arguments, context or self._context, own), len(self.calls) - 1)
 
     async def _make(self, number: int, asked: _PendingCall, place: int) -> ToolResult:
         at = self._step, number
@@ -188,7 +188,7 @@ class ToolCalls:
                 raise PlaybackEnds
             known = await self._live(at, asked)
         result = result_of(known)
-        self.made[place] = PastCall(asked.tool, asked.arguments, result, at in self._playback.reads)
+        self.calls[place] = PastCall(asked.tool, asked.arguments, result, at in self._playback.reads)
         return result
 
     async def _live(self, at: tuple[int, int], asked: _PendingCall) -> Mapping[str, Any]:
@@ -206,17 +206,17 @@ class ToolCalls:
             raise PersonRequired(person)  # it has not ended, so it is made again
         self._running -= 1
         if tool != READ_RESULT:
-            result = self._shown(result, tool)
+            result = self._shortened(result, tool)
         data: Mapping[str, Any] = json.loads(result_text(result))
         reads = await self._reads(tool)
         if reads:
             self._playback.reads.add(at)
         ended = {"tool": tool, "result": data, "callId": result.call_id, "reads": reads, "drawn": self.drawn}
         self._record("result", {"step": step, "index": number, **ended})
-        self._playback.given.clear()
+        self._playback.human_answers.clear()
         return data
 
-    def _shown(self, result: ToolResult, tool: str) -> ToolResult:
+    def _shortened(self, result: ToolResult, tool: str) -> ToolResult:
         """The result, or its beginning and the address of the full result."""
         if not result.ok:
             return result
@@ -227,11 +227,11 @@ class ToolCalls:
             text = text_of(result, self._language)
         if len(text) <= RESULT_CHARS:
             return result
-        whole = self.keep(text, f"{tool.replace(':', '-')}.txt")
+        whole = self.store_text(text, f"{tool.replace(':', '-')}.txt")
         shown = {"beginning": text[:RESULT_CHARS], "characters": len(text), "whole": whole, "readOnWith": READ_RESULT}
         return ToolResult(True, shown, evidence=result._evidence, meta=result._meta, trace=result._trace)
 
-    def keep(self, text: str, name: str) -> str:
+    def store_text(self, text: str, name: str) -> str:
         """Store a text that the agent may read again, marked with all sources that it has read; return its address."""
         store, read = self._services.state.artifacts, tuple(self._context.ledger.content_read.sources)
         return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri

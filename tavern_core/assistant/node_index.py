@@ -31,7 +31,7 @@ _MOST_FOUND: Final = 40
 _MOST_CLAUSES: Final = 6
 _MOST_STEPS: Final = 32
 _EACH: Final = 5
-"""Of one clause or one step."""
+"""How many nodes are chosen for one clause or one step."""
 _BY_EXAMPLES, _BY_WORDS, _BY_CLAUSE, _BY_STEP = 1.0, 0.5, 0.1, 0.1
 _ENOUGH_EXAMPLES: Final = 10
 """What fewer examples use is hardly popular."""

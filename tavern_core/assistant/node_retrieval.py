@@ -152,7 +152,7 @@ class NodeRetrieval:
         return reasons
 
     def _examples(self) -> dict[str, ExampleWorkflow]:
-        """Those of the host, of plugins and of `assistant.examples`, in this order; files that are not workflows are left out."""
+        """The examples of the host, of plugins and of `assistant.examples`, in order; invalid files are left out."""
         made: dict[str, tuple[Workflow, ExampleWorkflow]] = {}
         for id_, source in islice(self._files.list().items(), MOST_EXAMPLES):
             with suppress(TavernError):

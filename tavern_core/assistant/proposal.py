@@ -55,7 +55,7 @@ class Proposal:
     patch: tuple[Any, ...] = ()
     """The operations of the model."""
     seed: int = 0
-    """Of the ids: `Workflows.patch` with it makes the same workflow."""
+    """The seed of the ids: with it, `Workflows.patch` makes the same workflow."""
     ids: Mapping[str, str] = field(default_factory=dict)
     """Names of the model (localIds) → ids."""
     changes: tuple[WorkflowChange, ...] = ()
@@ -69,7 +69,7 @@ class Proposal:
     problems: tuple[PatchProblem, ...] = ()
     """Without a valid change: what is wrong with the last answer."""
     warnings: tuple[PatchProblem, ...] = ()
-    """Of a valid change."""
+    """Warnings about a valid change."""
     removed_edges: tuple[RemovedEdge, ...] = ()
     """Edges that went with removed nodes."""
     plan: tuple[str, ...] = ()

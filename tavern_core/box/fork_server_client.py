@@ -198,22 +198,22 @@ class _ServerProcess:
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.owner = os.getpid()
         self.control, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._said = os.memfd_create("said") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
+        self._output = os.memfd_create("said") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
         argv = [sys.executable, *words]
         nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(2)]
-        said = fcntl.fcntl(self._said, fcntl.F_DUPFD_CLOEXEC, _CONTROL + 1)  # not at the descriptor of the socket
+        said = fcntl.fcntl(self._output, fcntl.F_DUPFD_CLOEXEC, _CONTROL + 1)  # not at the descriptor of the socket
         try:
             actions = [(os.POSIX_SPAWN_DUP2, end.fileno(), _CONTROL), (os.POSIX_SPAWN_DUP2, said, 2), *nowhere]
             self.pid = os.posix_spawn(argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=())
         except OSError:
             self.control.close()
-            os.close(self._said)
+            os.close(self._output)
             raise
         finally:
             os.close(said)
             end.close()
         # Also at exit and when the ForkServer is garbage-collected: a server does not outlive its host.
-        self.end = weakref.finalize(self, _end, self.control, self._said, self.pid, self.owner)
+        self.end = weakref.finalize(self, _end, self.control, self._output, self.pid, self.owner)
 
     def has_ended(self) -> bool:
         """Whether it has ended by itself, or belongs to the parent of this fork."""
@@ -221,7 +221,7 @@ class _ServerProcess:
 
     def last_words(self) -> str:
         """The last line it wrote."""
-        lines = os.pread(self._said, _MOST_SAID, 0).decode("utf-8", "replace").strip().splitlines()
+        lines = os.pread(self._output, _MOST_SAID, 0).decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
 
 

@@ -121,7 +121,7 @@ async def collect(
     try:
         return await asyncio.shield(listener.end)
     except asyncio.CancelledError:
-        child.say("stop")
+        child.send("stop")
         await asyncio.wait([listener.end], timeout=STOPPING_S)  # cancelled again: `close` kills at once
         raise
     finally:
@@ -223,7 +223,7 @@ class _Listener:
     def _on_stdout(self, data: bytes) -> bool:
         if not self._stdout.add(data) and not self._is_flooded:
             self._is_flooded = True
-            self._child.say("kill")
+            self._child.send("kill")
         return not self._is_flooded
 
     def _pump(self, descriptor: int, take: Callable[[bytes], bool]) -> bool:

@@ -54,7 +54,7 @@ class BoxLimits:
     """Limits of one process; None: unchanged."""
 
     memory_bytes: int | None = 2_147_483_648
-    """Of writable memory."""
+    """Limit of writable memory."""
     is_address_space: bool = True
     """Whether `memory_bytes` also bounds the address space. Not for V8 and its like, which reserve far more than they use."""
     cpu_seconds: int | None = None
@@ -62,7 +62,7 @@ class BoxLimits:
     processes: int | None = 128
     """How many processes and threads one box with its own namespaces may have."""
     file_bytes: int | None = 1_073_741_824
-    """Of one file."""
+    """Limit of one file's size."""
 
 
 @dataclass(frozen=True, slots=True)

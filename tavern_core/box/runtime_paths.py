@@ -20,7 +20,7 @@ _FACTS: Final = (
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/mime.types",
     "/etc/locale.alias", "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/sys/devices/system/cpu",
 )  # fmt: skip
-"""Of the machine; nothing about its users."""
+"""Paths of the machine; nothing about its users."""
 PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/opt", "/etc/alternatives", "/snap/bin")
 """Where programs are installed; for boxes that may start others."""
 NETWORK: Final = (

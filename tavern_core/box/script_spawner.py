@@ -49,7 +49,7 @@ class ScriptProcess:
     stdin: int = -1
     """The descriptor for its input, never blocking; -1: all input was passed at the start."""
 
-    def say(self, word: str) -> None:
+    def send(self, word: str) -> None:
         """Send ``stop``: SIGTERM, a moment, SIGKILL. Or ``kill``: at once."""
         with contextlib.suppress(OSError):  # it has already ended
             self.status.send(word.encode())

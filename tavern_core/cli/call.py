@@ -139,7 +139,7 @@ def _followed(session: CliSession, job: str) -> ToolResult:
 
 
 def _questions(result: ToolResult) -> Sequence[Mapping[str, Any]]:
-    """Those of a workflow that asks and waits for its answers."""
+    """The questions of a workflow that waits for answers."""
     return result.value.get("questions") or () if isinstance(result.value, Mapping) else ()
 
 

@@ -105,7 +105,7 @@ class CompileLibrary:
         self._failed[id(workflow)] = problems
         return workflow
 
-    def said(self, workflow: Workflow) -> Iterator[FlowProblem]:
+    def problems_of(self, workflow: Workflow) -> Iterator[FlowProblem]:
         """Problems of one workflow outside of the compiler: requirements, upgrades, configuration schemas, `validate`."""
         yield from self._failed.get(id(workflow), ())
         yield from self._unmet(workflow)

@@ -92,8 +92,8 @@ class WorkflowCompiler:
         self._lifecycle = lifecycle
         self.plugin_workflows: Final = plugin_workflows
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[Workflow, CompiledWorkflow, CompileLibrary]] = {}
-        self._given = GivenWorkflows()
+        self._compiled: dict[int, tuple[Workflow, CompiledWorkflow, CompileLibrary]] = {}
+        self._given_workflows = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows without a file, and their document as it would be in a file."""
 
@@ -105,7 +105,9 @@ class WorkflowCompiler:
     def _read(self, what: Any) -> Workflow:
         """`as_workflow`; the same object for equal content, so that it is compiled once."""
         if type(what) is dict:
-            return self._given.get(what) or self._given.put(what, as_workflow(what, self._workflow_files))
+            return self._given_workflows.get(what) or self._given_workflows.put(
+                what, as_workflow(what, self._workflow_files)
+            )
         if not isinstance(what, Workflow) or what.raw:
             return as_workflow(what, self._workflow_files)
         known = self._written.get(id(what))
@@ -118,7 +120,7 @@ class WorkflowCompiler:
     async def _make(self, workflow: Workflow) -> CompiledWorkflow:
         """Compile a workflow; the plugins of its nodes are activated."""
         with self._lock:
-            known = self._kept.get(id(workflow))
+            known = self._compiled.get(id(workflow))
         if known is not None and known[0] is workflow and known[2].is_current():
             return known[1]
         library = CompileLibrary(self._nodes, self._workflow_files, self._lifecycle)
@@ -131,9 +133,9 @@ class WorkflowCompiler:
         if made.prepared is None:
             return made  # not cached: missing parts may exist the next time, so the plugins must be asked again
         with self._lock:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[id(workflow)] = workflow, made, library
+            if len(self._compiled) >= _MOST_KEPT:
+                self._compiled.clear()
+            self._compiled[id(workflow)] = workflow, made, library
         return made
 
     async def _activate(self, workflow: Workflow, library: CompileLibrary) -> None:

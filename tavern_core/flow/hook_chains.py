@@ -143,7 +143,7 @@ class NodeHooks:
             self._before, {"node": info, "run": self._info}, inputs, f"node {path}"
         )
         for plugin, what in changes:
-            run.note("changed", path, {"plugin": plugin, "inputs": what})
+            run.emit("changed", path, {"plugin": plugin, "inputs": what})
         return (changed | streams if streams else changed), bool(changes)
 
     async def after(self, path: str, work: PreparedStep, outputs: Outputs) -> None:

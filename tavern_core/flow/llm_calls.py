@@ -111,7 +111,7 @@ class Models:
         Raises:
             ToolFailed: there is none, or more than one (TOOL_ERROR).
         """
-        if (found := self._known(name)) is not None:
+        if (found := self._find_model(name)) is not None:
             return found
         known = self._contributions.all("llms")
         several = "more than one language model" if known else "no language model"
@@ -136,7 +136,7 @@ class Models:
             return model
         return self._passed.name_of(model)
 
-    def _known(self, name: str) -> LLM | None:
+    def _find_model(self, name: str) -> LLM | None:
         known: dict[str, LLM] = self._contributions.all("llms")
         if not name:
             return next(iter(known.values())) if len(known) == 1 else None
@@ -170,18 +170,18 @@ class Models:
         Raises:
             CallError: it was refused, or failed.
         """
-        if self._known(name) is None:
+        if self._find_model(name) is None:
             await self.prepare()
         governance = self._governance
         use = LlmUse(ModelRequest(name, _copied(messages), dict(options), purpose), context, asker)
         try:
             use.request, use.changes = await governance.hooks.change(
-                use.request, asker, lambda other: self._known(other) is not None
+                use.request, asker, lambda other: self._find_model(other) is not None
             )
-            use.price = price_of(self._known(use.request.model))
+            use.price = price_of(self._find_model(use.request.model))
             governance.budgets.begin(use)
         except CallError as error:
-            await governance.events.deliver(self._note(use, error.code))
+            await governance.events.deliver(self._record_use(use, error.code))
             raise
         return await self._governed(use, on_text)
 
@@ -195,7 +195,7 @@ class Models:
 
         uses_originals = self._contributions.overrides(LLMS, use.asker)
         is_original = uses_originals or self.replacement is None
-        is_local = is_original and getattr(self._known(request.model), "is_local", False) is True
+        is_local = is_original and getattr(self._find_model(request.model), "is_local", False) is True
         which: Any = self._questions[is_local]
         token, receiver = _uses_originals.set(uses_originals), _on_text.set(None if on_text is None else passed_on)
         try:
@@ -204,7 +204,7 @@ class Models:
         except BaseException:  # the caller's task is cancelled
             use.broke_off()
             governance.budgets.add(use)
-            self._note(use, "CANCELLED")
+            self._record_use(use, "CANCELLED")
             raise
         finally:
             _uses_originals.reset(token)
@@ -216,15 +216,15 @@ class Models:
             use.broke_off()
         governance.budgets.add(use)
         api_model = "" if answer is None else answer.model
-        await governance.events.deliver(self._note(use, error.kind if error else "", api_model, result.call_id))
+        await governance.events.deliver(self._record_use(use, error.kind if error else "", api_model, result.call_id))
         result.unwrap()  # raises the error
         assert answer is not None
         return answer
 
-    def _note(self, use: LlmUse, error: str, api_model: str = "", call_id: str = "") -> Event:
+    def _record_use(self, use: LlmUse, error: str, api_model: str = "", call_id: str = "") -> Event:
         """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
         request = use.request
-        name = (request.model if self._known(request.model) else "") if request.model else self._only()
+        name = (request.model if self._find_model(request.model) else "") if request.model else self._only()
         context = use.context or (current.get() or (0, None, None, ""))[2]
         data: dict[str, Any] = {
             "name": name,

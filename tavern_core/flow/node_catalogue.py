@@ -84,7 +84,7 @@ class Nodes(Mapping[str, NodeSpec]):
         self._make_retrieval = retrieval
         self._retrieval: Retrieval | None = None
         self._making = threading.Lock()
-        self._seen: tuple[Any, Mapping[str, NodeSpec | None], dict[str, NodeSpec | None], int] = (None, {}, {}, -1)
+        self._state: tuple[Any, Mapping[str, NodeSpec | None], dict[str, NodeSpec | None], int] = (None, {}, {}, -1)
         """The generation of hooks, the types, what became of them, and the generation of contributions that is known to have the same."""
 
     # Looking -------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Nodes(Mapping[str, NodeSpec]):
     async def activate_for(self, types: builtins.list[str]) -> None:
         """Activate the plugins of these types."""
         for namespace in dict.fromkeys(split_id(type_)[0] for type_ in types):
-            for plugin in self._own if namespace == HOST_NAMESPACE else (namespace,):
+            for plugin in self._builtin_plugins if namespace == HOST_NAMESPACE else (namespace,):
                 await self._activate(plugin)
         missing = {type_ for type_ in types if self.find(type_) is None}
         for spec in await self.listed() if missing else ():  # perhaps replaced by one of another plugin
@@ -210,12 +210,12 @@ class Nodes(Mapping[str, NodeSpec]):
                 await self._activate(record.name)
             else:
                 remembered += found
-        await self._settle()
+        await self._update()
         seen = [await self._decorated(spec) for spec in remembered]
         return sorted((*self.known(), *(spec for spec in seen if spec is not None)), key=lambda spec: spec.type)
 
     @property
-    def _own(self) -> builtins.list[str]:
+    def _builtin_plugins(self) -> builtins.list[str]:
         """The host's own plugins with node types."""
         return [record.name for record in self._lifecycle.records.values() if record.candidate.is_nodes_alone]
 
@@ -226,34 +226,34 @@ class Nodes(Mapping[str, NodeSpec]):
                 await self._lifecycle.activate(plugin)
             except PluginError:
                 return  # the record says why
-        await self._settle()
+        await self._update()
 
     # Changes by hooks ------------------------------------------------------------------------------------------------------
 
     def _specs(self) -> Mapping[str, NodeSpec | None]:
-        return self._seen[2] if self._is_fresh() else self._contributions.all("nodes")
+        return self._state[2] if self._is_fresh() else self._contributions.all("nodes")
 
     def _is_fresh(self) -> bool:
-        stamp, raw, made, compared = self._seen
+        stamp, raw, made, compared = self._state
         if stamp != self._hooks.generation:
             return False
         if compared == (now := self._contributions.generation):
             return True
         if is_same := raw == self._contributions.all("nodes"):  # something else changed
-            self._seen = stamp, raw, made, now
+            self._state = stamp, raw, made, now
         return is_same
 
-    async def _settle(self) -> None:
+    async def _update(self) -> None:
         """Call the `tavern_before_register_node` hooks for new types."""
         raw: dict[str, NodeSpec] = self._contributions.all("nodes")
         if self._is_fresh():
             return
-        stamp, before, known, _ = self._seen
+        stamp, before, known, _ = self._state
         keep = known if stamp == self._hooks.generation else {}
         made: dict[str, NodeSpec | None] = {}
         for type_, spec in raw.items():
             made[type_] = keep[type_] if type_ in keep and before.get(type_) is spec else await self._decorated(spec)
-        self._seen = self._hooks.generation, raw, made, -1
+        self._state = self._hooks.generation, raw, made, -1
 
     async def _decorated(self, spec: NodeSpec) -> NodeSpec | None:
         for impl in self._hooks.of("tavern_before_register_node"):

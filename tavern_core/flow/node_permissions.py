@@ -27,7 +27,7 @@ class NodeRights:
     host: CallContext
     inventories: Inventories
 
-    async def judge(self, specs: Iterable[NodeSpec], caller: CallContext) -> None:
+    async def check(self, specs: Iterable[NodeSpec], caller: CallContext) -> None:
         """Refuse what one side does not allow.
 
         Raises:

@@ -28,7 +28,7 @@ class RecentRuns:
         self._lock = threading.Lock()
         self._runs: dict[str, tuple[Run, RunCache]] = {}
         self._weights: dict[str, int] = {}
-        """Of the ended ones."""
+        """Run id → size, for ended runs."""
         self._bytes = 0
 
     def __contains__(self, run_id: object) -> bool:

@@ -28,12 +28,12 @@ _LASTING = ("concurrency", "types", "resources", "to", "timeout_ms", "cache")
 class ResumedRun:
     """A run that is resumed."""
 
-    kept: StoredRun
+    stored: StoredRun
     """As it will be stored."""
     journal: Journal
     inputs: Mapping[str, Any]
     """The original inputs, with new ones replaced."""
-    seen: Mapping[str, Any] | None
+    hooked_inputs: Mapping[str, Any] | None
     """The inputs as changed by hooks at its start; None: hooks must see the new inputs."""
     options: Mapping[str, Any]
     anew: frozenset[str]

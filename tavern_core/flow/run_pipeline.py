@@ -150,9 +150,9 @@ class WorkflowRunner:
         self, inputs: dict[str, Any], log: RunEventLog, info: RunInfo, taken: ResumedRun | None
     ) -> tuple[dict[str, Any], bool]:
         """The inputs as hooks have changed them, once for a run and its resumptions; and whether they did."""
-        if taken is None or taken.seen is None:
+        if taken is None or taken.hooked_inputs is None:
             return await self._changed(inputs, log, info)
-        return dict(taken.seen), taken.kept.changed is not None
+        return dict(taken.hooked_inputs), taken.stored.changed is not None
 
     def _log_of(self, run_id: str) -> RunEventLog:
         """The events of a resumed run go on after those that are stored."""
@@ -174,10 +174,10 @@ class WorkflowRunner:
         compiled = await self.compiler.compiled(what)
         if compiled.prepared is None:
             raise compiled.refuse()
-        await self._rights.judge(_specs(compiled.prepared), caller)
+        await self._rights.check(_specs(compiled.prepared), caller)
         request = self._request(options, taken)
         earlier = self._earlier(request.again, caller, compiled.prepared, request.start_at, taken)
-        run_id = taken.kept.run_id if taken is not None else request.run_id or new_run_id()
+        run_id = taken.stored.run_id if taken is not None else request.run_id or new_run_id()
         log = RunEventLog() if taken is None else self._log_of(run_id)
         info = RunInfo(run_id, compiled.workflow.id, caller.principal or "")
         inputs = {key: plain(value) for key, value in inputs.items()}
@@ -193,7 +193,7 @@ class WorkflowRunner:
                 options=stored_options(request.options, options, about.latency_ms),
             )  # fmt: skip
             recorder = RunRecorder(self.caches.runs, cache, about, None if taken is None else taken.journal)
-        times, around = 0 if taken is None else taken.kept.times_taken_up, self._node_hooks(info)
+        times, around = 0 if taken is None else taken.stored.times_taken_up, self._node_hooks(info)
         run = Run(
             compiled.prepared, chosen_inputs, host=self._run_host, context=caller, options=request.options,
             beginning=RunStart(run_id, cache, request.answers, log, times, around, recorder),
@@ -234,7 +234,7 @@ class WorkflowRunner:
     async def _about(self, run_id: str, workflow: Workflow, caller: CallContext, taken: ResumedRun | None) -> StoredRun:
         """The stored data of a run that are known before its inputs."""
         if taken is not None:
-            return replace(taken.kept, masked=())
+            return replace(taken.stored, masked=())
         who = caller_to_json(caller, self._host, await self._rights.limit(caller))
         return StoredRun(run_id, workflow.id, "running", time.time(), content=workflow.raw, caller=who)
 
@@ -292,7 +292,7 @@ class WorkflowRunner:
             implementations, {"run": info}, own, f"workflow {info.workflow or 'without a name'}"
         )
         for plugin, what in changes:
-            log.note("changed", "", {"plugin": plugin, "inputs": what})
+            log.add("changed", "", {"plugin": plugin, "inputs": what})
             self._note(WORKFLOW_CHANGED, {"runId": info.run_id, "plugin": plugin, "inputs": what})
         return own, bool(changes)
 
@@ -301,12 +301,12 @@ class WorkflowRunner:
     ) -> EarlierResults | None:
         """The answers of an earlier run, or of this one before it is resumed. Raises PolicyDenied: they belong to another caller."""
         if taken is not None:
-            again = taken.kept.run_id
+            again = taken.stored.run_id
         if again is None:
             return None
         lost: Mapping[str, str] | None
         known = self.remembered.get(again)
-        if known is not None and (taken is None or known[0].times_taken_up == taken.kept.times_taken_up - 1):
+        if known is not None and (taken is None or known[0].times_taken_up == taken.stored.times_taken_up - 1):
             steps, lost, owner = dict(known[1].steps), None, known[0].context
         else:
             kept = self.caches.runs.find(again)

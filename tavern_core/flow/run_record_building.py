@@ -93,7 +93,7 @@ def _inputs(prepared: PreparedPlan | None, kept: StoredRun, given: Mapping[str, 
     found = {}
     for work in works:
         inputs = dict(work.values)
-        for one in work.ones:
+        for one in work.single_inputs:
             if one.output in from_[one.step]:
                 value = from_[one.step][one.output]
                 inputs[one.key] = value if one.converts is None else convert_value(value, *one.converts)

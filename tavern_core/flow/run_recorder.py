@@ -45,7 +45,7 @@ class RunRecorder:
         self._errors: list[Mapping[str, Any]] = []
         """The already masked names of the run."""
         self._journal = journal
-        self._saved = self._seen = self._reads = 0
+        self._saved = self._read_events = self._reads = 0
         """Events that are in the database; in the journal."""
         self._left: set[str] = set()
         """Questions whose answers are in files, which are removed when the run is stored with them."""
@@ -60,20 +60,20 @@ class RunRecorder:
             self._fix()
         else:
             await asyncio.get_running_loop().run_in_executor(None, self._fix)
-        self._saved = self._seen = run.events_before
+        self._saved = self._read_events = run.events_before
         run.begin()  # its state is written together with the corresponding event
         self._new_rows(run)
         try:
             if self._journal is None:
-                self._journal = self._store.begin(self._kept(run, "running"), self._fixed, self._events())
+                self._journal = self._store.begin(self._to_stored(run, "running"), self._fixed, self._events())
             else:
-                self._store.save(self._kept(run, "running"), self._fixed, self._events())
+                self._store.save(self._to_stored(run, "running"), self._fixed, self._events())
                 for question in run.answers:
                     self._journal.forget_answer(question)  # it is recorded now
         except StateDamaged as error:
             self._give_up(error)
             return
-        self._saved, self._rows = self._seen, []
+        self._saved, self._rows = self._read_events, []
         if run.context.budget.max_tool_calls is not None:
             run.context.ledger.listeners += (self._called,)
         self._again(run)
@@ -93,7 +93,7 @@ class RunRecorder:
         if unwritten is None or journal is None or (kept := unwritten.pop(path, None)) is None:
             return
         key, mark, outputs = kept
-        made = self._cache.made.pop(path, None)
+        made = self._cache.encoded_answers.pop(path, None)
         if made is None:
             made = self._store.written(outputs)
         records = node_record(path, key, mark, made, self._new_rows(run))
@@ -107,8 +107,8 @@ class RunRecorder:
 
     def _new_rows(self, run: Run) -> bytes:
         """The events that are not yet in a file."""
-        rows = run.rows(self._seen)
-        self._seen += len(rows)
+        rows = run.rows(self._read_events)
+        self._read_events += len(rows)
         text = self._store.rows(rows)
         if text:
             self._rows.append(text)
@@ -116,7 +116,7 @@ class RunRecorder:
 
     def _events(self) -> EventRows:
         """The events that are not in the database."""
-        return self._saved + 1, self._seen, b",".join(self._rows)
+        return self._saved + 1, self._read_events, b",".join(self._rows)
 
     def _called(self, number: int) -> None:
         """A tool is about to be called, from any thread: record it, so that the rest of the budget is known on resuming."""
@@ -172,7 +172,7 @@ class RunRecorder:
             self._journal.close()
             self._journal = None
         self._cache.unwritten = None
-        self._cache.made.clear()
+        self._cache.encoded_answers.clear()
 
     def _write(self, run: Run, state: str, result: RunResult | None = None) -> None:
         """Write new data."""
@@ -183,16 +183,16 @@ class RunRecorder:
             self._fix()  # there are new secrets
         self._new_rows(run)
         try:
-            self._store.save(self._kept(run, state, result), self._fixed, self._events())
+            self._store.save(self._to_stored(run, state, result), self._fixed, self._events())
         except StateDamaged as error:
             self._give_up(error)
             return
-        self._saved, self._rows = self._seen, []
+        self._saved, self._rows = self._read_events, []
         for question in left:
             journal.forget_answer(question)
             self._left.discard(question)
 
-    def _kept(self, run: Run, state: str, result: RunResult | None = None) -> StoredRun:
+    def _to_stored(self, run: Run, state: str, result: RunResult | None = None) -> StoredRun:
         took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0
         questions = tuple(
             question.to_json()

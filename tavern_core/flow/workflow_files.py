@@ -55,7 +55,7 @@ class WorkflowSource:
     path: Path | None = None
     """Its file in a folder of tavern.yaml."""
     content: Any = field(default=None, repr=False)
-    """Of a plugin: the workflow, or the path of its file in the plugin's folder."""
+    """For a plugin: the workflow, or the path of its file in the plugin's folder."""
     folder: Path | None = field(default=None, repr=False)
 
     @property

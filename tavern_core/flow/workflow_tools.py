@@ -80,26 +80,26 @@ class WorkflowTools:
         self._diagnostics = tables.diagnostics
         self._lock = threading.Lock()
         self._rank: int | None = None
-        self._seen: object = None
+        self._last_stamp: object = None
         self._paths: tuple[Path, ...] = ()
         """Files of plugins, and the folders in which further ones may appear."""
-        self._found: dict[tuple[str, str], Diagnostic] = {}
+        self._reported: dict[tuple[str, str], Diagnostic] = {}
         self._changed = tables.base.signals.tools
         tables.base.signals.lookup.subscribe(self.catch_up)
 
     def list(self, rank: int) -> None:
         """Register a tool for each workflow, from now on; an unreadable one is a diagnostic."""
         self._rank = rank
-        self._seen = None
+        self._last_stamp = None
         self.catch_up()
 
     def catch_up(self) -> None:
         """Register the current workflows if anything has changed."""
-        if self._rank is None or (self._seen is not None and self._stamp() == self._seen):
+        if self._rank is None or (self._last_stamp is not None and self._stamp() == self._last_stamp):
             return
         with self._lock:
             stamp = self._stamp()
-            if self._seen is not None and stamp == self._seen:
+            if self._last_stamp is not None and stamp == self._last_stamp:
                 return
             found: dict[tuple[str, str], Diagnostic] = {}
             listed = self._workflow_files.list()
@@ -107,18 +107,18 @@ class WorkflowTools:
                 entry for id_, source in listed.items() if (entry := self._entry(id_, source, found)) is not None
             ]
             self._cache.save()
-            for code, tool in self._found.keys() - found.keys():
+            for code, tool in self._reported.keys() - found.keys():
                 self._diagnostics.withdraw(code, tool=tool)
             for key, diagnostic in found.items():
-                if self._found.get(key) != diagnostic:
+                if self._reported.get(key) != diagnostic:
                     self._diagnostics.withdraw(key[0], tool=key[1])
                 self._diagnostics.put(diagnostic, quiet=True)
-            is_other, self._found = self._found != found, found
+            is_other, self._reported = self._reported != found, found
             self._registry.put(OWNER, self._rank, entries, {})
             paths = tuple(each.file for each in listed.values() if each.path is None and each.file)
             paths += tuple(self._plugin_workflows.folders())
             is_same, self._paths = self._paths == paths, paths
-            self._seen = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
+            self._last_stamp = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
         if is_other:  # why a tool is missing changes no entry of the registry
             self._changed.emit()
 

@@ -62,7 +62,7 @@ class Workflows(Mapping[str, "Workflow"]):
         self.workflow_files: Final = machinery.workflow_files
         self._machinery = machinery
         self._making = threading.Lock()
-        self._made: WorkflowRunner | None = None
+        self._built_runner: WorkflowRunner | None = None
         self._portal = portal = machinery.catalogue.specs.base.portal
         self._wait = portal.run
         self._prepare = machinery.plugin_workflows.prepare
@@ -70,11 +70,11 @@ class Workflows(Mapping[str, "Workflow"]):
 
     @property
     def _runner(self) -> WorkflowRunner:
-        if self._made is None:
+        if self._built_runner is None:
             self._portal.check_owner()  # the stored runs of a closed host can still be read
             with self._making:
-                self._made = self._made or self._machinery.make()
-        return self._made
+                self._built_runner = self._built_runner or self._machinery.make()
+        return self._built_runner
 
     @property
     def _runs(self) -> RecentRuns:
@@ -285,7 +285,7 @@ class Workflows(Mapping[str, "Workflow"]):
         Raises:
             RunNotFound: there is none (RUN_NOT_FOUND).
         """
-        if (run := self._here(run_id)) is not None and not (run.is_over and run.is_left):
+        if (run := self._local_run(run_id)) is not None and not (run.is_over and run.is_left):
             return run.cancel()
         if run is None:
             self.run_store.find(run_id)
@@ -300,7 +300,7 @@ class Workflows(Mapping[str, "Workflow"]):
             RunNotFound: there is no such run here, and no other process has such a question (RUN_NOT_FOUND).
             InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
         """
-        if (run := self._here(run_id)) is not None and not run.is_left:
+        if (run := self._local_run(run_id)) is not None and not run.is_left:
             return run.answer(question, value)
         kept = self.run_store.get(run_id)
         asked = next((each for each in _asked(kept) if each.id == question), None)
@@ -318,7 +318,7 @@ class Workflows(Mapping[str, "Workflow"]):
         Raises:
             RunNotFound: there is no such run here, and no other process has one with questions (RUN_NOT_FOUND).
         """
-        if (run := self._here(run_id)) is not None and not run.is_left:
+        if (run := self._local_run(run_id)) is not None and not run.is_left:
             return run.open_questions
         if not (found := _asked(self.run_store.get(run_id))) and run is None:
             raise self._not_here(run_id)
@@ -330,7 +330,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
         If its process ended before the run did, the last one is that of `follow`.
         """
-        if (run := self._here(run_id)) is not None:
+        if (run := self._local_run(run_id)) is not None:
             return run.events(after)
         return self.run_store.events_to_end(run_id, after)
 
@@ -342,7 +342,7 @@ class Workflows(Mapping[str, "Workflow"]):
         """
         from tavern_core.flow.run_handle import follow_events
 
-        if (run := self._here(run_id)) is not None:
+        if (run := self._local_run(run_id)) is not None:
             async for event in follow_events(run, after):
                 yield event
             return
@@ -460,7 +460,7 @@ class Workflows(Mapping[str, "Workflow"]):
 
     async def leave(self, run_ids: Collection[str]) -> None:
         """Let those of these runs that only wait for answers end as `waiting`: they can be resumed with them."""
-        if self._made is None:
+        if self._built_runner is None:
             return
         asking = [run for run in self._runs.all() if run.id in run_ids and run.questions and run.leave()]
         end = time.monotonic() + _LEAVING_S
@@ -469,22 +469,22 @@ class Workflows(Mapping[str, "Workflow"]):
 
     async def close(self) -> None:
         """Cancel every run; those that are jobs with a question wait on, without a process."""
-        if self._made is None:
+        if self._built_runner is None:
             return
         for run in self._runs.all():
             run.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
         with suppress(StateDamaged):
-            self.run_store.tidy()
+            self.run_store.prune()
         self._runner.caches.disk.close()
         self.run_store.close()
 
     def become_copy(self) -> None:
         """In a forked child: the runs belong to the process that opened the host, and the portal refuses to make what runs them."""
-        self._made, self._making = None, threading.Lock()
+        self._built_runner, self._making = None, threading.Lock()
 
-    def _here(self, run_id: str) -> Run | None:
+    def _local_run(self, run_id: str) -> Run | None:
         """A run of this host; None: there is none, or another process has resumed it since."""
         if (known := self._runs.get(run_id)) is None or not known[0].is_over:
             return known[0] if known is not None else None

@@ -52,7 +52,7 @@ class Library(Protocol):
         """All of them, for suggestions."""
         ...
 
-    def said(self, workflow: Workflow) -> Iterable[FlowProblem]:
+    def problems_of(self, workflow: Workflow) -> Iterable[FlowProblem]:
         """Problems of one workflow that others report: its requirements, and the code of its nodes."""
         ...
 
@@ -216,7 +216,7 @@ def _compile_one(
         text = f"{len(workflow.nodes):,} nodes and {len(workflow.edges):,} edges; at most {MOST_NODES:,} and {MOST_EDGES:,}"
         report.add(FlowProblem("TOO_LARGE", text, hint="split the workflow into groups"))
         return None
-    for problem in library.said(workflow):
+    for problem in library.problems_of(workflow):
         report.add(problem)
     placed = _place(workflow, library, plans, report, contained)
     wiring = Wiring(workflow, placed, report)

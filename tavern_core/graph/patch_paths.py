@@ -40,7 +40,7 @@ class PatchLocalIds:
         self._ignored: dict[str, tuple[int, str]] = {}
 
     def of(self, section: str) -> dict[str, int]:
-        """Those of one section."""
+        """The local ids of one section."""
         return self.nodes if section == "nodes" else self.edges
 
     def ignore(self, id_: Any, at: int, key: str) -> None:

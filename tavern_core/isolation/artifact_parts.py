@@ -64,7 +64,7 @@ class ArtifactUploads:
             file.close()
             raise too_large(self._most)
 
-    def keep(self, worker: WorkerClient, message: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, worker: WorkerClient, message: dict[str, Any]) -> dict[str, Any]:
         """Store the finished artifact; return the content block with its link. Raises as `ToolContext.keep`."""
         control, file = running_control(worker, message), self._take(worker, _key(message))
         return control.keep(_chunks(file), str(message["media_type"]), str(message["name"]))

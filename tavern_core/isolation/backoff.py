@@ -39,7 +39,7 @@ class Backoff:
             with suppress(OSError, StateDamaged):
                 self._file.change(lambda values: {k: v for k, v in values.items() if k != plugin})
 
-    def why(self, plugin: str) -> str:
+    def pause_notice(self, plugin: str) -> str:
         """Why a plugin is paused, and until when; empty: it is not paused."""
         row = self._row(plugin)
         if row is None or row["until"] <= time.time():
@@ -49,7 +49,7 @@ class Backoff:
 
     def refuse(self, plugin: str) -> None:
         """Refuse calls while a plugin is paused. Raises CircuitOpen: it is paused (CIRCUIT_OPEN)."""
-        if why := self.why(plugin):
+        if why := self.pause_notice(plugin):
             row = self._row(plugin) or {"until": 0.0}
             left = max(int((row["until"] - time.time()) * 1000), 0)
             hint = f"wait, or repair it and run `tavern plugins reload {plugin}`"

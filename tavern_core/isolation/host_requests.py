@@ -57,7 +57,7 @@ class HostRequestHandler:
     def __init__(self, ctx: PluginContext, limits: WorkerLimits, portal: Portal, printed: WorkerOutput) -> None:
         self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
         """Token → context and event loop of a running node."""
-        self.lent = LentUpstreams()
+        self.lent_upstreams = LentUpstreams()
         """The upstreams that its adapters use."""
         self._ctx = ctx
         self._hook_s = limits.hook_s
@@ -80,7 +80,7 @@ class HostRequestHandler:
         elif message.get("send") == "give_up":
             number, token = message.get("connection"), message.get("token")
             if type(number) is int and type(token) is int:
-                self.lent.give_up(number, token)
+                self.lent_upstreams.give_up(number, token)
         elif type(message.get("ask")) is str and type(message.get("id")) is int:
             if self._open.get(worker, 0) >= MOST_OPEN:
                 worker.kill(f"it asked more than {MOST_OPEN} requests at once")
@@ -152,7 +152,7 @@ class HostRequestHandler:
         asking.add_done_callback(answered)
 
     def _begin_lending(self, worker: WorkerClient, message: Mapping[str, Any]) -> Future[Any]:
-        return self.lent.begin(
+        return self.lent_upstreams.begin(
             int(message["connection"]), int(message["token"]), str(message["operation"]), list(message["given"])
         )
 
@@ -217,7 +217,7 @@ class HostRequestHandler:
             case "read":
                 return part_of(worker, message)
             case "keep":
-                return self._uploads.keep(worker, message)
+                return self._uploads.finish(worker, message)
         facilities = self._ctx._open()
         match message["ask"]:
             case "get_config":
@@ -258,7 +258,7 @@ class HostRequestHandler:
         if worker.is_over:
             return
         try:
-            worker.ask("setting_changed", {"watch": watch, "value": value}, deadline=worker.deadline(self._hook_s))
+            worker.request("setting_changed", {"watch": watch, "value": value}, deadline=worker.deadline(self._hook_s))
         except TimeLimit:
             raise TimeoutError(f"it took longer than {self._hook_s:g} s (limits.hookTimeoutMs)") from None
         except (Undelivered, BrokenChannel):

@@ -72,7 +72,7 @@ class Isolation:
 
     def pause_notice(self, plugin: str) -> str:
         """Why a plugin is paused now and until when; empty if it is not."""
-        return self._backoff.why(plugin)
+        return self._backoff.pause_notice(plugin)
 
     def end_pause(self, plugin: str) -> None:
         """End the pause, as the operator wants to retry the plugin."""

@@ -47,7 +47,7 @@ class Sandboxes:
     ) -> None:
         self.config = config
         self.home = home
-        self.kept = kept
+        self.protected_files = kept
         self.diagnostics = diagnostics
         self.work = work
         self.emit = emit
@@ -77,7 +77,7 @@ class Sandboxes:
         """Paths that no box can write, whatever the grants: files with decisions, executed code, interpreters."""
         from tavern_core.isolation.box_rules import unwritable
 
-        return unwritable(self.kept, self._code())
+        return unwritable(self.protected_files, self._code())
 
     def of(self, record: PluginRecord) -> PluginSandbox:
         """The box of one plugin."""
@@ -119,7 +119,7 @@ class PluginSandbox:
     data: Path
     is_whole: bool
     """Whether only the grants are allowed; else everything except the host's own files."""
-    _asked: frozenset[str] = frozenset()
+    _requested: frozenset[str] = frozenset()
     """The capabilities that plugin.yaml requests."""
     _is_builtin: bool = False
 
@@ -146,7 +146,7 @@ class PluginSandbox:
     def what_would_allow(self, rights: Rights, wanted: Sequence[str]) -> str:
         from tavern_core.isolation.box_rules import what_would_allow
 
-        return what_would_allow(self._plugin, self._asked, rights, wanted) if self.is_whole else ""
+        return what_would_allow(self._plugin, self._requested, rights, wanted) if self.is_whole else ""
 
     def work_folder(self) -> str:
         return self.host.work.make()

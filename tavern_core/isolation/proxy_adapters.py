@@ -38,11 +38,11 @@ class ProxyAdapter:
             "idempotencyHeader": upstream.idempotency_header,
             "base": str(upstream.path("")),
         }
-        number = self.supervisor.lent.lend(upstream)
+        number = self.supervisor.lent_upstreams.lend(upstream)
         try:
             await _ask(self.supervisor, "connect", number, self.kind, facts)
         except BaseException:
-            await self.supervisor.lent.take_back(number)
+            await self.supervisor.lent_upstreams.take_back(number)
             raise
         return ProxyConnection(self.supervisor, number)
 
@@ -75,7 +75,7 @@ class ProxyConnection:
             "left": call.context.seconds_left,
             "resumePoint": call.resume_point,
         }
-        with self.supervisor.lent.lending(self.number, call):
+        with self.supervisor.lent_upstreams.lending(self.number, call):
             answer = await _ask(self.supervisor, "invoke", self.number, tool_json(tool), dict(arguments), facts)
         try:
             kind, data = answer
@@ -90,7 +90,7 @@ class ProxyConnection:
         try:
             await _ask(self.supervisor, "close", self.number)
         finally:
-            await self.supervisor.lent.take_back(self.number)
+            await self.supervisor.lent_upstreams.take_back(self.number)
 
 
 def proxy_adapter(supervisor: Supervisor, offered: Any) -> tuple[str, ProxyAdapter]:
@@ -102,7 +102,7 @@ def proxy_adapter(supervisor: Supervisor, offered: Any) -> tuple[str, ProxyAdapt
 async def _ask(supervisor: Supervisor, method: str, *args: Any) -> Any:
     request = packed_arguments(DESK, method, args, {})
     try:
-        return validated_message(await supervisor.ask_later("service", request, "loop", f"adapter {method}"))
+        return validated_message(await supervisor.request_later("service", request, "loop", f"adapter {method}"))
     except UpstreamError as error:
         if "worker" not in error.details:
             raise

@@ -52,7 +52,7 @@ def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec
         spec.type,
         kind,
         yields=yields,
-        talks=yields or reads or spec.dynamic_slots,
+        is_streaming=yields or reads or spec.dynamic_slots,
         has_effects=spec.has_effects,
     )
     shape: CallForm = "stream" if yields else "async"
@@ -78,9 +78,9 @@ class _RemoteNode:
     type: str
     kind: ConnectionKind
     yields: bool
-    talks: bool
+    is_streaming: bool
     has_effects: bool
-    left: list[int] = field(default_factory=list)
+    dropped_objects: list[int] = field(default_factory=list)
     """Objects whose run has ended, which the worker may remove."""
 
     def run(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> Any:
@@ -97,28 +97,28 @@ class _RemoteNode:
         Raises:
             Exception: the error of its code; MismatchedInput for a value that does not fit.
         """
-        with self.asked(inputs, None, one) as given, self._failures():
-            if not self.talks:
-                return self._heard(
-                    ANSWERS, validated_message(await self.supervisor.ask_later("node", given, self.kind, self.type))
+        with self.request(inputs, None, one) as given, self._failures():
+            if not self.is_streaming:
+                return self._decoded(
+                    ANSWERS, validated_message(await self.supervisor.request_later("node", given, self.kind, self.type))
                 )
-            talk = await self._talk(given)
+            talk = await self._begin_stream(given)
             try:
-                return self._heard(ANSWERS, validated_message(await talk.answer()))
+                return self._decoded(ANSWERS, validated_message(await talk.answer()))
             finally:
                 await talk.stop()
 
     async def chunks(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> AsyncGenerator[Any, None]:
         """Run it; yields its chunks, and then its `Final`. Raises as `answer`."""
-        with self.asked(inputs, None, one) as given, self._failures():
-            talk = await self._talk({**given, "yields": True})
+        with self.request(inputs, None, one) as given, self._failures():
+            talk = await self._begin_stream({**given, "yields": True})
             try:
                 async for chunk in talk.chunks():
-                    yield self._heard(ANSWERS, chunk)
+                    yield self._decoded(ANSWERS, chunk)
                 end = validated_message(await talk.answer())
                 if end == NO_END:
                     raise NothingCame("a lazy input")
-                final = None if end == ENDED else self._heard(ANSWERS, end)
+                final = None if end == ENDED else self._decoded(ANSWERS, end)
                 if not isinstance(final, Ends | None):
                     raise UpstreamError(f"{self.type} of an isolated plugin sent no end of a stream", outcome="unknown")
             finally:
@@ -129,14 +129,16 @@ class _RemoteNode:
     def ask_now(self, given: Mapping[str, Any]) -> Any:
         """Call the class, blocking the current thread for a short time at most."""
         packed = validated_message(
-            self.supervisor.ask(
+            self.supervisor.request(
                 "node_asked", {"type": self.type, **given}, seconds=min(self.supervisor.hook_s, ASKED_S)
             )
         )
-        return self._heard(VALUES, packed)
+        return self._decoded(VALUES, packed)
 
     @contextmanager
-    def asked(self, inputs: dict[str, Any], ctx: Any, one: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    def request(
+        self, inputs: dict[str, Any], ctx: Any, one: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """The request; while it is in use, the node may use its context.
 
         Args:
@@ -148,10 +150,10 @@ class _RemoteNode:
         streams: list[AsyncIterator[Any]] = []
         given: dict[str, Any] = {"type": self.type, "token": token, **(one or {})}
         given["inputs"] = {key: _said(value, streams) for key, value in inputs.items()}
-        if self.talks:
+        if self.is_streaming:
             given["streams"] = streams
-        if one is not None and self.left:
-            given["drop"], self.left[:] = self.left[:], []
+        if one is not None and self.dropped_objects:
+            given["drop"], self.dropped_objects[:] = self.dropped_objects[:], []
         if ctx is not None:
             given["context"] = _facts(ctx)
             self.supervisor.nodes[token] = ctx, asyncio.get_running_loop()
@@ -174,12 +176,12 @@ class _RemoteNode:
                 error.outcome = "none"
             raise
 
-    async def _talk(self, given: dict[str, Any]) -> StreamingRequest:
+    async def _begin_stream(self, given: dict[str, Any]) -> StreamingRequest:
         streams = given["streams"]
         request = {**given, "streams": len(streams)}
         return await self.supervisor.with_worker_later(lambda worker: begin_talk(worker, "node", request, streams))  # type: ignore[no-any-return]
 
-    def _heard(self, codec: Codec, packed: Any) -> Any:
+    def _decoded(self, codec: Codec, packed: Any) -> Any:
         try:
             return codec.decode(packed)
         except ValueError as error:
@@ -189,37 +191,37 @@ class _RemoteNode:
 class _ProxyNode(Node):
     """The class form; each object here has one in the worker."""
 
-    far: ClassVar[_RemoteNode]
+    remote: ClassVar[_RemoteNode]
 
     def __init__(self) -> None:
         self.one = {"object": next(_tokens), "fresh": True}
 
     def run(self, **inputs: Any) -> Any:
-        return self.far.run(inputs, self.one)
+        return self.remote.run(inputs, self.one)
 
 
 async def _needs(self: _ProxyNode, ctx: Any, **inputs: Any) -> list[str]:
-    far, one = self.far, self.one
+    far, one = self.remote, self.one
     if one["fresh"]:
-        weakref.finalize(self, far.left.append, one["object"])
-    with far.asked(inputs, ctx, one) as given:
-        wanted = validated_message(await far.supervisor.ask_later("node_needs", given, far.kind, far.type))
+        weakref.finalize(self, far.dropped_objects.append, one["object"])
+    with far.request(inputs, ctx, one) as given:
+        wanted = validated_message(await far.supervisor.request_later("node_needs", given, far.kind, far.type))
     self.one = {**one, "fresh": False}
     return [str(key) for key in wanted]
 
 
 def _fingerprint(self: _ProxyNode, ctx: Any, **inputs: Any) -> Any:
-    with self.far.asked(inputs, ctx) as given:
-        return self.far.ask_now({"method": "fingerprint", **given})
+    with self.remote.request(inputs, ctx) as given:
+        return self.remote.ask_now({"method": "fingerprint", **given})
 
 
 def _validate(cls: type[_ProxyNode], inputs: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    said = cls.far.ask_now({"method": "validate", "arguments": [dict(inputs), dict(config)]})
+    said = cls.remote.ask_now({"method": "validate", "arguments": [dict(inputs), dict(config)]})
     return [sayable(str(text), LONGEST_WORD) for text in said]
 
 
 def _upgrade(cls: type[_ProxyNode], node: Mapping[str, Any], version: int) -> dict[str, Any]:
-    return dict(cls.far.ask_now({"method": "upgrade", "arguments": [dict(node), version]}))
+    return dict(cls.remote.ask_now({"method": "upgrade", "arguments": [dict(node), version]}))
 
 
 _METHODS: Final[Mapping[str, Any]] = {

@@ -49,7 +49,7 @@ class IsolatedPlugin(RemotePlugin):
     def nodes(self, entry: str) -> list[NodeSpec]:
         """The nodes below `nodes.entry`, found and imported in the worker."""
         request = {"entry": entry, "honest": True}
-        report = validated_message(self._supervisor.ask("nodes_below", request, seconds=self._supervisor.hook_s))
+        report = validated_message(self._supervisor.request("nodes_below", request, seconds=self._supervisor.hook_s))
         self._supervisor.remember({"do": "nodes_below", **request})
         return [proxy_node(self._supervisor, item) for item in report]
 
@@ -152,7 +152,7 @@ def _offer(supervisor: Supervisor, number: int, name: str) -> Callable[[dict[str
 
 def _when(supervisor: Supervisor, number: int) -> Callable[[ToolSpec], bool]:
     def when(tool: ToolSpec) -> bool:
-        return supervisor.ask("wants", {"impl": number, "tool": pack_tool(tool)}, seconds=supervisor.hook_s) is True
+        return supervisor.request("wants", {"impl": number, "tool": pack_tool(tool)}, seconds=supervisor.hook_s) is True
 
     return when
 
@@ -168,10 +168,10 @@ def _asked(
 ) -> Any:
     """The answer, or an awaitable of it under an event loop (whose caller limits the time)."""
     if _running_loop() is None:
-        return answer(supervisor.ask(do, request, kind, seconds))
+        return answer(supervisor.request(do, request, kind, seconds))
 
     async def later() -> Any:
-        return answer(await supervisor.ask_later(do, request, kind, what))
+        return answer(await supervisor.request_later(do, request, kind, what))
 
     return later()
 
@@ -242,7 +242,7 @@ def _life(supervisor: Supervisor, name: str, end: bool) -> Callable[[], Coroutin
 
     async def change() -> None:
         given = {**request, "end": end, "honest": not end}
-        await supervisor.ask_later("service_life", given, "loop", f"service {name}")
+        await supervisor.request_later("service_life", given, "loop", f"service {name}")
         if end:
             supervisor.forget({"do": "service_life", **request})
         else:
@@ -256,7 +256,7 @@ def _command(supervisor: Supervisor, report: Any) -> Command:
     name, text = (str(part) for part in report)
     return Command(
         name,
-        lambda: proxy_command(name, text, lambda args: supervisor.ask("command", {"name": name, "args": args})),
+        lambda: proxy_command(name, text, lambda args: supervisor.request("command", {"name": name, "args": args})),
         text,
     )
 
@@ -319,12 +319,12 @@ class WorkerServices:
 
     def call(self, given: dict[str, Any]) -> Any:
         """See `RemoteServices`."""
-        return validated_message(self._supervisor.ask("service", given))
+        return validated_message(self._supervisor.request("service", given))
 
     async def call_later(self, given: dict[str, Any]) -> Any:
         """See `RemoteServices`."""
         what = f"{given['name']}.{given['method']}"
-        return validated_message(await self._supervisor.ask_later("service", given, "loop", what))
+        return validated_message(await self._supervisor.request_later("service", given, "loop", what))
 
 
 def _dressed(method: Any, described: Mapping[str, Any]) -> Callable[..., Any]:

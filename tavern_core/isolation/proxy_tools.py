@@ -36,7 +36,9 @@ def reported_tool(supervisor: Supervisor, report: Any, made: FactoryCall | None 
     spec = unpack_tool(report["tool"])
     if (key := report["key"]) is None:
         return replace(spec, impl=DRAFT) if report.get("draft") else spec
-    return replace(spec, impl=RemoteTool(supervisor, str(key), made=made, has_preview=report.get("preview") is True))
+    return replace(
+        spec, impl=RemoteTool(supervisor, str(key), factory_call=made, has_preview=report.get("preview") is True)
+    )
 
 
 class FactoryCall:
@@ -58,7 +60,7 @@ class RemoteTool(BindsItself, DescribesItself):
     Args:
         key: its key in the worker; empty for a handler.
         handler: ``module:name``, for a tool file's.
-        made: its factory, for a tool of a factory.
+        factory_call: its factory, for a tool of a factory.
         has_preview: whether it can describe a call instead of making it.
         is_preview: whether this is the preview itself.
     """
@@ -68,7 +70,7 @@ class RemoteTool(BindsItself, DescribesItself):
         supervisor: Supervisor,
         key: str,
         handler: str | None = None,
-        made: FactoryCall | None = None,
+        factory_call: FactoryCall | None = None,
         *,
         has_preview: bool = False,
         is_preview: bool = False,
@@ -76,17 +78,17 @@ class RemoteTool(BindsItself, DescribesItself):
         self.supervisor = supervisor
         self.key = key
         self.handler = handler
-        self.made = made
+        self.factory_call = factory_call
         self.has_preview = has_preview
         self.is_preview = is_preview
-        if made is not None and not is_preview:
-            weakref.finalize(self, made.worker.dropped.append, key)
+        if factory_call is not None and not is_preview:
+            weakref.finalize(self, factory_call.worker.dropped.append, key)
 
     @property
     def preview(self) -> RemoteTool | None:
         if not self.has_preview:
             return None
-        return RemoteTool(self.supervisor, self.key, self.handler, self.made, is_preview=True)
+        return RemoteTool(self.supervisor, self.key, self.handler, self.factory_call, is_preview=True)
 
     def described(self, draft: ToolSpec) -> ToolSpec:
         """The complete tool of a handler whose tool file has no parameters.
@@ -95,7 +97,7 @@ class RemoteTool(BindsItself, DescribesItself):
             PluginError: there is no such object in the plugin, or it is not a tool.
         """
         request = {"target": self.handler, "tool": pack_tool(draft)}
-        report = validated_message(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
+        report = validated_message(self.supervisor.request("handler", request, seconds=self.supervisor.hook_s))
         self.supervisor.remember({"do": "handler", **request})
         return reported_tool(self.supervisor, report)
 
@@ -106,7 +108,7 @@ class RemoteTool(BindsItself, DescribesItself):
             TavernError: as from the executor.
         """
         binding = _Binding(self, tool)
-        self.supervisor.with_worker(binding.settle)
+        self.supervisor.with_worker(binding.prepare)
         # Not blocking, because it waits for no code of this process and chooses how to wait itself.
         return BoundTool(
             binding.run, is_async=False, blocking=False, wants_call=binding.wants_call, stoppable=True,
@@ -144,7 +146,7 @@ class _Binding:
             return self._call_later(given)
         given["key"] = self._bound_key
         try:
-            answer = worker.ask_soon("call", given, self._kind, self._name)
+            answer = worker.request_soon("call", given, self._kind, self._name)
         except Undelivered:
             return self._call_later(given)
         return self._finish(worker, answer, given) if isinstance(answer, PendingRequest) else self._answered(answer)
@@ -161,26 +163,26 @@ class _Binding:
 
     def _call(self, worker: WorkerClient, given: dict[str, Any]) -> Any:
         if worker is not self._home:
-            self.settle(worker)
+            self.prepare(worker)
         given["key"] = self._bound_key
-        return worker.ask("call", given, self._kind, worker.deadline())
+        return worker.request("call", given, self._kind, worker.deadline())
 
     async def _call_later(self, given: dict[str, Any]) -> Any:
         async def ask(worker: WorkerClient) -> Any:
             if worker is not self._home:
-                await asyncio.get_running_loop().run_in_executor(None, self.settle, worker)
+                await asyncio.get_running_loop().run_in_executor(None, self.prepare, worker)
             given["key"] = self._bound_key
-            return await worker.ask_later("call", given, self._kind, self._name)
+            return await worker.request_later("call", given, self._kind, self._name)
 
         return _result(await self._supervisor.with_worker_later(ask))
 
-    def settle(self, worker: WorkerClient) -> None:
+    def prepare(self, worker: WorkerClient) -> None:
         """Prepare it in a worker. Raises TavernError: it cannot be called."""
         deadline = worker.deadline(self._supervisor.hook_s)
-        made, key = self._remote.made, self._key
+        made, key = self._remote.factory_call, self._key
         if made is not None and worker is not made.worker:
             again = validated_message(
-                worker.ask("make", {"factory": made.factory, "context": made.context}, deadline=deadline)
+                worker.request("make", {"factory": made.factory, "context": made.context}, deadline=deadline)
             )
             keys = [item["key"] for item in again or () if unpack_tool(item["tool"]).name == self._name]
             if not keys or type(keys[0]) is not str:
@@ -188,7 +190,7 @@ class _Binding:
             key = keys[0]
         is_preview = self._remote.is_preview
         request = {"key": key, "tool": self._tool, "handler": self._remote.handler, "preview": is_preview}
-        is_async, wants_call, wants_control = worker.ask("bind", request, deadline=deadline)
+        is_async, wants_call, wants_control = worker.request("bind", request, deadline=deadline)
         self._kind, self.wants_call = "loop" if is_async is True else "sync", wants_call is True
         self.wants_control = wants_control is True
         self._key, self._bound_key, self._home = key, preview_key(key) if is_preview else key, worker

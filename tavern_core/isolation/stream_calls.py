@@ -42,7 +42,7 @@ class StreamingRequest:
         self._chunks = ReceivedChunks()
         self._rooms = [SendCredit() for _ in streams]
         self._answer: dict[str, Any] | None = None
-        self._broken: BrokenChannel | None = None
+        self._channel_error: BrokenChannel | None = None
         self._is_let_go = False
         self._ended: asyncio.Future[None] = self._loop.create_future()
         if pending.frame:
@@ -58,7 +58,7 @@ class StreamingRequest:
             except StopAsyncIteration:
                 return
             if count:
-                self._say({"id": self._number, "room": count})
+                self._send({"id": self._number, "room": count})
             yield chunk
 
     async def answer(self) -> Any:
@@ -68,11 +68,13 @@ class StreamingRequest:
             Exception: the error of the plugin's code, or UpstreamError if the worker died (UPSTREAM_ERROR).
         """
         await self._ended
-        is_free = await self._hush()
-        if self._broken is not None:
-            await self._loop.run_in_executor(None, self._worker.report_end, self._broken)
+        is_free = await self._stop_sending()
+        if self._channel_error is not None:
+            await self._loop.run_in_executor(None, self._worker.report_end, self._channel_error)
             self._is_let_go = True
-            raise self._worker.broken(self._channel, "loop", self._broken, delivered=True) from self._broken
+            raise self._worker.error_of_channel(
+                self._channel, "loop", self._channel_error, delivered=True
+            ) from self._channel_error
         self._let_go(is_free)
         assert self._answer is not None
         return self._worker.value_of(self._answer)
@@ -85,12 +87,12 @@ class StreamingRequest:
             self._worker.send_now({"cancel": self._number})
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([self._ended], timeout=GRACE_S)
-        is_free = await self._hush()
+        is_free = await self._stop_sending()
         self._let_go(is_free and self._answer is not None)
         if self._answer is None:
             self._worker.kill(CALL_ENDLESS)
 
-    async def _hush(self) -> bool:
+    async def _stop_sending(self) -> bool:
         """Stop sending and receiving; returns whether the connection is free for another call."""
         self._loop.remove_reader(self._channel.fd)
         for feeder in self._feeders:
@@ -110,7 +112,7 @@ class StreamingRequest:
         """Handle received data."""
         try:
             for message in self._incoming.feed(self._channel.received()):
-                self._hear(message)
+                self._receive(message)
         except (BrokenChannel, ValueError, TypeError, KeyError, IndexError) as error:
             self._end(
                 error
@@ -118,7 +120,7 @@ class StreamingRequest:
                 else BrokenChannel(f"a message that is not part of a stream: {error!r:.100}")
             )
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
         if self._answer is not None or message.get("id") != self._number:
             raise BrokenChannel("an answer without a request")
         if any(key in message for key in _ANSWERED):
@@ -132,7 +134,7 @@ class StreamingRequest:
             self._feeders[_number(message["left"])].cancel()
 
     def _end(self, broken: BrokenChannel | None) -> None:
-        self._broken = broken
+        self._channel_error = broken
         self._loop.remove_reader(self._channel.fd)
         self._chunks.end()
         if not self._ended.done():
@@ -144,32 +146,32 @@ class StreamingRequest:
         try:
             await self._rooms[at].take()
             async for chunk in stream:
-                self._say({"id": self._number, "in": at, "chunk": VALUES.encode(chunk)})
+                self._send({"id": self._number, "in": at, "chunk": VALUES.encode(chunk)})
                 await self._rooms[at].take()
         except Exception as error:  # noqa: BLE001 - its writer has failed; the reading node gets the error
             end = {"error": pack_error(error)}
         finally:
             await stream.aclose()  # type: ignore[attr-defined]
-        self._say({"id": self._number, "in": at, **end})
+        self._send({"id": self._number, "in": at, **end})
 
-    def _say(self, message: dict[str, Any]) -> None:
-        if self._answer is None and self._broken is None:
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._answer is None and self._channel_error is None:
             with contextlib.suppress(BrokenChannel):  # the reader gets the error
-                self._out.say(message)
+                self._out.send(message)
 
 
 async def begin_talk(
     worker: WorkerClient, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
 ) -> StreamingRequest:
     """Send a request with a streamed answer. Raises Undelivered: the worker had already died."""
-    pending = worker.ask_slowly(do, given, "loop")
+    pending = worker.request_slowly(do, given, "loop")
     if (channel := pending.channel) is None:
         channel = await worker.take_later("loop")
         worker.frames[pending.number] = current.get()
     if pending.error is not None:
         worker.frames.pop(pending.number, None)
         await asyncio.get_running_loop().run_in_executor(None, worker.report_end, pending.error)
-        raise worker.broken(channel, "loop", pending.error, delivered=False)
+        raise worker.error_of_channel(channel, "loop", pending.error, delivered=False)
     return StreamingRequest(worker, pending, channel, streams)
 
 

@@ -46,7 +46,7 @@ class Outbox:
         """Whether everything was written."""
         return not self._rest
 
-    def say(self, message: dict[str, Any], limit: int | None = None) -> None:
+    def send(self, message: dict[str, Any], limit: int | None = None) -> None:
         """Write a message as soon as possible.
 
         Args:
@@ -60,7 +60,7 @@ class Outbox:
         self.put(bounded_frame(message, limit))
 
     def put(self, frame: bytes) -> None:
-        """`say` for a frame."""
+        """`send` for a frame."""
         if self._rest:
             self._rest += frame
         elif rest := self._channel.give(frame):

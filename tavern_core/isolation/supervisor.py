@@ -47,7 +47,7 @@ class Supervisor:
     ) -> None:
         self.plugin = settings.plugin
         self.hook_s = settings.limits.hook_s
-        self.lent = handler.lent
+        self.lent_upstreams = handler.lent_upstreams
         self.nodes = handler.nodes
         self._launch = launch
         self._settings = settings
@@ -57,7 +57,7 @@ class Supervisor:
         self._starting = threading.RLock()
         self._asking = threading.Lock()
         self._reviving: Future[WorkerClient] | None = None
-        self._now: WorkerClient | None = None
+        self._worker: WorkerClient | None = None
         self._beginning: WorkerClient | None = None
         """The last forked worker; it may not have imported the plugin yet."""
         self._deaths = 0
@@ -70,7 +70,7 @@ class Supervisor:
     @property
     def worker_client(self) -> WorkerClient | None:
         """The last started worker."""
-        return self._now
+        return self._worker
 
     def begin(self) -> Mapping[str, Any]:
         """Start the first worker; returns what the plugin implements.
@@ -80,8 +80,8 @@ class Supervisor:
         """
         with self._starting:
             self._backoff.refuse(self.plugin)
-            worker, report = self._begun()
-            self._now = worker
+            worker, report = self._started_worker()
+            self._worker = worker
             return report
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Supervisor:
         if (worker := self._beginning) is not None:  # its import may take any time
             worker.kill(STOPPED)
         with self._starting:
-            worker, self._now = self._now, None
+            worker, self._worker = self._worker, None
         if worker is not None:
             worker.end(STOPPED)
         self._handler.close()
@@ -104,7 +104,7 @@ class Supervisor:
         if request in self._history:
             self._history.remove(request)
 
-    def _begun(self) -> tuple[WorkerClient, Mapping[str, Any]]:
+    def _started_worker(self) -> tuple[WorkerClient, Mapping[str, Any]]:
         """A worker that has imported the plugin."""
         self._refuse_closed()
         request = self._launch.request()
@@ -115,7 +115,7 @@ class Supervisor:
             # Not before, because the fork server itself may just have started.
             deadline = time.perf_counter() + self._start_s
             self._launch.confined(layers)
-            report = validated_message(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
+            report = validated_message(worker.request("start", {"setup": self._launch.setup()}, deadline=deadline))
         except BoxMissing as error:
             worker.end("it did not start")
             raise ActivationFailed(
@@ -150,7 +150,7 @@ class Supervisor:
 
     def _living(self) -> WorkerClient | None:
         """The worker, if one is alive."""
-        worker = self._now
+        worker = self._worker
         return None if worker is None or worker.is_over else worker
 
     def _revival(self) -> Future[WorkerClient]:
@@ -176,7 +176,7 @@ class Supervisor:
             PluginError, UpstreamError, CircuitOpen: it cannot be started.
         """
         with self._starting:
-            worker = self._now
+            worker = self._worker
             self._refuse_closed()
             if worker is not None and not worker.is_over:
                 return worker
@@ -190,16 +190,16 @@ class Supervisor:
                 self._count(error.message)
                 text = f"the worker of {self.plugin} could not be started again: {error.message}"
                 raise UpstreamError(text, hint=error.hint, outcome="none", retryable=True) from error
-            self._now = worker
+            self._worker = worker
             return worker
 
     def _revived(self) -> WorkerClient:
         """A worker in the state of the previous one: all recorded requests are repeated."""
-        worker, _ = self._begun()
+        worker, _ = self._started_worker()
         deadline = time.perf_counter() + self._start_s
         try:
             for request in self._history:
-                worker.ask(request["do"], {k: v for k, v in request.items() if k != "do"}, deadline=deadline)
+                worker.request(request["do"], {k: v for k, v in request.items() if k != "do"}, deadline=deadline)
         except (TimeLimit, UpstreamError, Undelivered) as error:
             worker.end("it could not be restarted")
             raise PluginError(f"{self.plugin} did not restart: {error}") from error
@@ -215,7 +215,7 @@ class Supervisor:
     def on_death(self, worker: WorkerClient) -> None:
         """See `WorkerListener`."""
         self._handler.forget(worker)
-        if worker is self._now and not self._closed and not worker.was_stopped:
+        if worker is self._worker and not self._closed and not worker.was_stopped:
             self._count(f"its worker {worker.how_it_died()}")
 
     def _count(self, how: str) -> None:
@@ -231,7 +231,7 @@ class Supervisor:
 
     # Requests -------------------------------------------------------------------------------------------------------------
 
-    def ask(
+    def request(
         self, do: str, given: Mapping[str, Any], kind: ConnectionKind = "sync", seconds: float | None = None
     ) -> Any:
         """Send a request to the plugin, from a thread that may block.
@@ -239,11 +239,11 @@ class Supervisor:
         Args:
             seconds: None: until the deadline of the running call, if it has one.
         """
-        return self.with_worker(lambda worker: worker.ask(do, given, kind, worker.deadline(seconds)))
+        return self.with_worker(lambda worker: worker.request(do, given, kind, worker.deadline(seconds)))
 
-    async def ask_later(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
+    async def request_later(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
         """`ask` under an event loop, whose caller limits the time."""
-        return await self.with_worker_later(lambda worker: worker.ask_later(do, given, kind, what))
+        return await self.with_worker_later(lambda worker: worker.request_later(do, given, kind, what))
 
     def with_worker(self, ask: Callable[[WorkerClient], Any]) -> Any:
         """Call a living worker; one that died before it got the request is replaced."""
@@ -296,7 +296,7 @@ class Supervisor:
 
     def unused(self) -> list[str]:
         """Unused factory tools, which the worker may remove."""
-        worker = self._now
+        worker = self._worker
         if worker is None or not worker.dropped:
             return []
         keys, worker.dropped[:] = worker.dropped[:], []

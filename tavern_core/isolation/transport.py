@@ -92,13 +92,13 @@ def validated_message(value: Any) -> Any:
 class FrameChannel:
     """One end of a stream socket. Used by one thread at a time; reads frames of at most `limit` bytes."""
 
-    __slots__ = ("_rest", "_seconds", "fd", "limit", "sock")
+    __slots__ = ("_seconds", "_unread", "fd", "limit", "sock")
 
     def __init__(self, sock: socket.socket, limit: int) -> None:
         self.sock = sock
         self.limit = limit
         self.fd = sock.fileno()
-        self._rest: bytes | bytearray = b""
+        self._unread: bytes | bytearray = b""
         self._seconds: float | None = -1.0
 
     def send(self, frame: bytes, deadline: float | None = None) -> None:
@@ -122,7 +122,7 @@ class FrameChannel:
 
     def receive(self, deadline: float | None = None) -> dict[str, Any]:
         """Read one message. Arguments and errors as `send`; FrameTooLarge for one that is too long."""
-        rest, self._rest = self._rest, b""
+        rest, self._unread = self._unread, b""
         try:
             if deadline is not None or self._seconds is not None:
                 self._wait_at_most(deadline)
@@ -133,7 +133,7 @@ class FrameChannel:
                 rest = rest + chunk if len(rest) < MOST_AT_ONCE else self._long(rest + chunk, deadline)
             return message
         except TimeoutError:
-            self._rest = rest
+            self._unread = rest
             raise MessageTimeout from None
         except OSError as error:
             raise PeerClosed from error
@@ -141,13 +141,13 @@ class FrameChannel:
     def take(self) -> dict[str, Any] | None:
         """A message if a complete one has arrived; never waits. Errors as `receive`."""
         self.never_wait()
-        while (message := self._complete(self._rest)) is None:
+        while (message := self._complete(self._unread)) is None:
             if (chunk := self._arrived()) is None:
                 return None
-            if len(self._rest) >= MOST_AT_ONCE and type(self._rest) is bytes:
-                self._rest = bytearray(self._rest)  # a long one: grows in place from now on
-            self._rest += chunk
-        self._rest = b""
+            if len(self._unread) >= MOST_AT_ONCE and type(self._unread) is bytes:
+                self._unread = bytearray(self._unread)  # a long one: grows in place from now on
+            self._unread += chunk
+        self._unread = b""
         return message
 
     def received(self) -> bytes:
@@ -155,7 +155,7 @@ class FrameChannel:
         self.never_wait()
         return self._arrived() or b""
 
-    def soon(self) -> dict[str, Any] | None:
+    def receive_soon(self) -> dict[str, Any] | None:
         """A message if one arrives within a tick of the kernel's clock (1 to 10 ms). Errors as `receive`.
 
         The time-out is the socket's own: arming a precise timer, as `select` does, may cost as much as the whole answer.
@@ -166,9 +166,9 @@ class FrameChannel:
             self._seconds = _A_TICK
         if (chunk := self._arrived()) is None:
             return None
-        self._rest = self._rest + chunk if self._rest else chunk
-        if (message := self._complete(self._rest)) is not None:
-            self._rest = b""
+        self._unread = self._unread + chunk if self._unread else chunk
+        if (message := self._complete(self._unread)) is not None:
+            self._unread = b""
         return message
 
     def _arrived(self) -> bytes | None:

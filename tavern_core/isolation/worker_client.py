@@ -85,7 +85,7 @@ class WorkerClient(WorkerConnections):
 
     # Calls ----------------------------------------------------------------------------------------------------------------
 
-    def ask(
+    def request(
         self, do: str, given: Mapping[str, Any], kind: ConnectionKind = "sync", deadline: float | None = None
     ) -> Any:
         """Send a request and wait for the answer.
@@ -112,7 +112,7 @@ class WorkerClient(WorkerConnections):
             raise TimeLimit(stopped=True, begun=delivered) from None
         except BrokenChannel as error:
             self.report_end(error)
-            lost = self.broken(channel, kind, error, delivered)
+            lost = self.error_of_channel(channel, kind, error, delivered)
             if number in self._stopped:
                 self._stopped.discard(number)
                 raise asyncio.CancelledError from error
@@ -144,7 +144,7 @@ class WorkerClient(WorkerConnections):
         if any(number in self.frames for number in numbers):
             self.kill(CALL_ENDLESS)
 
-    def ask_soon(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
+    def request_soon(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
         """Send a request under an event loop: returns the answer if it is immediate, else a `PendingRequest` for `finish`.
 
         Args:
@@ -153,11 +153,11 @@ class WorkerClient(WorkerConnections):
         Raises:
             Undelivered: the worker had already died.
         """
-        pending = self.ask_slowly(do, given, kind, what)
+        pending = self.request_slowly(do, given, kind, what)
         if (channel := pending.channel) is None or pending.error is not None:
             return pending
         try:
-            if pending.frame or self._quick.get(what, 0) < TRUSTED or (answer := channel.soon()) is None:
+            if pending.frame or self._quick.get(what, 0) < TRUSTED or (answer := channel.receive_soon()) is None:
                 return pending
         except BrokenChannel as error:
             pending.error = error
@@ -165,8 +165,8 @@ class WorkerClient(WorkerConnections):
         del self.frames[pending.number]
         return self._answered(channel, kind, pending.number, answer)
 
-    def ask_slowly(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str = "") -> PendingRequest:
-        """Send a request under an event loop without waiting. Raises as `ask_soon`."""
+    def request_slowly(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str = "") -> PendingRequest:
+        """Send a request under an event loop without waiting. Raises as `request_soon`."""
         number = next(self._numbers)
         pending = PendingRequest(kind, number, encode({"id": number, "do": do, **given}), what)
         if (channel := self.take_now(kind)) is None:
@@ -200,7 +200,7 @@ class WorkerClient(WorkerConnections):
         except (BrokenChannel, OSError) as error:
             broken = error if isinstance(error, BrokenChannel) else PeerClosed()
             await loop.run_in_executor(None, self.report_end, broken)
-            raise self.broken(channel, kind, broken, delivered) from error
+            raise self.error_of_channel(channel, kind, broken, delivered) from error
         except BaseException:
             await self._stop_later(channel, kind, number)
             raise
@@ -210,16 +210,16 @@ class WorkerClient(WorkerConnections):
         self._quick[pending.what] = self._quick.get(pending.what, 0) + 1 if is_quick else 0
         return self._answered(channel, kind, number, answer)
 
-    async def ask_later(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
-        """`ask_soon` and `finish` in one."""
-        answer = self.ask_soon(do, given, kind, what)
+    async def request_later(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str) -> Any:
+        """`request_soon` and `finish` in one."""
+        answer = self.request_soon(do, given, kind, what)
         return await self.finish(answer) if isinstance(answer, PendingRequest) else answer
 
     def _answered(self, channel: FrameChannel, kind: ConnectionKind, number: int, answer: dict[str, Any]) -> Any:
         if answer.get("id") != number:
             self.drop(channel, kind)
             self.kill("it sent an answer without a request")
-            raise UpstreamError(f"the worker of {self.plugin} {self.fate()}", outcome="unknown")
+            raise UpstreamError(f"the worker of {self.plugin} {self.exit_description()}", outcome="unknown")
         self.give_back(channel, kind)
         return self.value_of(answer)
 
@@ -246,7 +246,9 @@ class WorkerClient(WorkerConnections):
             self.kill(f"it sent {error}")
         self._report_end()
 
-    def broken(self, channel: FrameChannel, kind: ConnectionKind, error: BrokenChannel, delivered: bool) -> Exception:
+    def error_of_channel(
+        self, channel: FrameChannel, kind: ConnectionKind, error: BrokenChannel, delivered: bool
+    ) -> Exception:
         """The error for a caller whose channel broke."""
         self.drop(channel, kind)
         if isinstance(error, FrameTooLarge):

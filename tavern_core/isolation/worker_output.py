@@ -28,7 +28,7 @@ class WorkerOutput:
 
     def __init__(self, logger: logging.Logger, kept: int) -> None:
         self._logger = logger
-        self._kept = kept
+        self._tail_bytes = kept
         self._lock = threading.Lock()
         self._end = bytearray()
         self._line = bytearray()
@@ -41,8 +41,8 @@ class WorkerOutput:
         self._begin_anew()
         self._bytes += len(chunk)
         with self._lock:
-            self._end += chunk[-self._kept :] if self._kept else b""
-            del self._end[: max(len(self._end) - self._kept, 0)]
+            self._end += chunk[-self._tail_bytes :] if self._tail_bytes else b""
+            del self._end[: max(len(self._end) - self._tail_bytes, 0)]
         if self._bytes > FLOOD_BYTES:
             return False
         *lines, rest = (bytes(self._line) + chunk).split(b"\n")

@@ -153,7 +153,7 @@ class WorkerProcess(ABC):
         self._printed = settings.printed
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._said = FrameDecoder(self._limit)
+        self._decoder = FrameDecoder(self._limit)
         self._patience: threading.Timer | None = None
 
     @abstractmethod
@@ -169,21 +169,21 @@ class WorkerProcess(ABC):
             BoxMissing: a layer of the box is missing.
             UpstreamError: it died before that (UPSTREAM_ERROR).
         """
-        self._watch.add(self._output, self._prints)
+        self._watch.add(self._output, self._on_output)
         try:
             layers = self._await_box(time.perf_counter() + seconds, policy)
         except PeerClosed:
-            self._watch.add(self._status.fileno(), self._ended)
-            text = f"the worker of {self.plugin} {self.fate()} before it began"
+            self._watch.add(self._status.fileno(), self._on_exit)
+            text = f"the worker of {self.plugin} {self.exit_description()} before it began"
             raise UpstreamError(text, printed=self._printed.end()) from None
         except BaseException:
             self.kill("it did not start")
-            self._watch.add(self._status.fileno(), self._ended)
+            self._watch.add(self._status.fileno(), self._on_exit)
             raise
         # Not before, because its last message is on the side channel.
-        self._watch.add(self._status.fileno(), self._ended)
+        self._watch.add(self._status.fileno(), self._on_exit)
         self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
-        self._watch.add(self._side.fileno(), self._speaks)
+        self._watch.add(self._side.fileno(), self._on_messages)
         return layers
 
     def _await_box(self, deadline: float, policy: str) -> tuple[str, ...]:
@@ -240,27 +240,27 @@ class WorkerProcess(ABC):
         """True if it was ended on purpose: a deadline, a cancellation, the end of the plugin."""
         return self.killed_because in ON_PURPOSE
 
-    def fate(self) -> str:
+    def exit_description(self) -> str:
         """How it ended, as words that follow its name; waits until that is known."""
         self.dead.wait(DEATH_S)
         return self.how_it_died()
 
     def how_it_died(self) -> str:
-        """`fate`, as far as known now."""
+        """`exit_description`, as far as known now."""
         if self.killed_because:
             return f"was stopped: {self.killed_because}"
         if self.status is None:
             return "is gone"
         return f"was ended by {ending(self.status)}" if self.status < 0 else f"exited with code {self.status}"
 
-    def _ended(self) -> None:
+    def _on_exit(self) -> None:
         """Called in the watching thread when its exit status has arrived."""
         reported = self._status.recv(EXIT.size)
         if len(reported) == EXIT.size:
             self.status = EXIT.unpack(reported)[0]
         else:  # the fork server died, and its workers with it
             self.kill("the fork server died")
-        self._prints()
+        self._on_output()
         self._listener.on_death(self)  # first, so that code that sees its death also sees the consequences
         if self._patience is not None:
             self._patience.cancel()
@@ -276,7 +276,7 @@ class WorkerProcess(ABC):
 
     # Unsolicited messages -------------------------------------------------------------------------------------------------
 
-    def _prints(self) -> None:
+    def _on_output(self) -> None:
         try:
             chunk = os.read(self._output, MOST_AT_ONCE)
         except BlockingIOError:
@@ -286,7 +286,7 @@ class WorkerProcess(ABC):
         elif not self._printed.take(chunk):
             self.kill("it printed too much")
 
-    def _speaks(self) -> None:
+    def _on_messages(self) -> None:
         try:
             chunk = self._side.recv(MOST_AT_ONCE, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -294,7 +294,7 @@ class WorkerProcess(ABC):
         except OSError:  # it died before it had read everything
             chunk = b""
         try:
-            messages = self._said.feed(chunk) if chunk else None
+            messages = self._decoder.feed(chunk) if chunk else None
         except BrokenChannel as error:
             self._watch.remove(self._side.fileno())
             self.kill(f"it sent {error}")
@@ -319,7 +319,7 @@ class WorkerProcess(ABC):
                 if sent < len(frame):
                     self._side.sendall(frame[sent:])
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it closed the connection or died: `_speaks` detects that, with a better reason
+            pass  # it closed the connection or died: `_on_messages` detects that, with a better reason
         except OSError:
             self.kill("it did not listen")
 
@@ -337,7 +337,7 @@ class WorkerProcess(ABC):
         except BlockingIOError:
             return False
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it closed the connection or died: `_speaks` detects that, with a better reason
+            pass  # it closed the connection or died: `_on_messages` detects that, with a better reason
         except OSError:
             self.kill("it did not listen")
         finally:
@@ -356,7 +356,7 @@ class WorkerProcess(ABC):
         Args:
             outcome: what the call may have changed.
         """
-        fate = self.fate()
+        fate = self.exit_description()
         said = self._printed.end()
         error = WorkerLost(
             f"the worker of {self.plugin} {fate}",

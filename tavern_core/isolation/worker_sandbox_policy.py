@@ -41,7 +41,7 @@ def worker_policy(
         scopes: granted capability → its scope; None: without limit.
     """
     # Files with decisions cannot be read on the way to modules; the state folder is never visible.
-    hidden, keep = with_mount_aliases([state_root(host.home)]), with_mount_aliases(host.kept)
+    hidden, keep = with_mount_aliases([state_root(host.home)]), with_mount_aliases(host.protected_files)
     own, folder = os.path.realpath(data_dir), record.candidate.folder
     interpreter = (*runtime_paths.machine(), *runtime_paths.interpreter(), str(package_location.FOLDER))
     read = [*interpreter, *([] if folder is None else [str(folder)]), str(data_dir)]

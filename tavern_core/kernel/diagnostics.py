@@ -162,6 +162,6 @@ def _key(diagnostic: Diagnostic) -> tuple[str, str, str]:
 
 
 def _owner(diagnostic: Diagnostic) -> str:
-    """Whose diagnostic it is, to prefix a message that does not begin with it."""
+    """The owner of a diagnostic, as a prefix for a message that does not begin with it."""
     prefix = f"{diagnostic.plugin}: " if diagnostic.plugin else ""
     return "" if diagnostic.message.startswith(prefix) else prefix

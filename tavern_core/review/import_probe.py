@@ -60,7 +60,7 @@ class Prober:
                         break
             except Unavailable as error:
                 return ProbeResult("unknown", str(error))
-        said = _object(trial.said) or {}
+        said = _object(trial.output) or {}
         if trial.code is None:
             return ProbeResult("crashed", "importing it ended the process that tries imports")
         needed = said.get("needed")

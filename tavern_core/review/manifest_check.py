@@ -66,7 +66,7 @@ class _AnyNodes:
     def workflow_ids(self) -> Collection[str]:
         return ()
 
-    def said(self, workflow: Workflow) -> Iterable[FlowProblem]:
+    def problems_of(self, workflow: Workflow) -> Iterable[FlowProblem]:
         return ()
 
 

@@ -75,7 +75,7 @@ class ProbeProcess:
     """The import of a plugin in a copy: its report, and how it ended."""
 
     def __init__(self, copy: ForkedChild, reports: int, traces: int) -> None:
-        self.said = b""
+        self.output = b""
         """One line of JSON; empty if it could not report."""
         self.trace = b""
         """The output of `faulthandler`."""
@@ -97,7 +97,7 @@ class ProbeProcess:
             if self._reports in ready:
                 if not self._read(self._reports):  # it became another program, or closed its report descriptor
                     end = min(end, time.monotonic() + _SILENT_S)
-                elif self.said.endswith(b"\n"):
+                elif self.output.endswith(b"\n"):
                     return
             if time.monotonic() < end:
                 continue
@@ -125,7 +125,7 @@ class ProbeProcess:
         if not data and end in self._sources:
             self._sources.remove(end)
         if end == self._reports:
-            self.said = (self.said + data)[:LONGEST]
+            self.output = (self.output + data)[:LONGEST]
         else:
             self.trace = (self.trace + data)[:LONGEST]
         return data

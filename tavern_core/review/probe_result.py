@@ -18,7 +18,7 @@ class PluginImport:
 
     name: str
     module: str = ""
-    """Of an installed package; empty: the modules in `folder`."""
+    """The module of an installed package; empty: the modules in `folder`."""
     folder: Path | None = None
     """Where its files are."""
     has_code: bool = True

@@ -137,7 +137,7 @@ class ShapeReader:
         return found
 
     def _elsewhere(self, node: dict[str, Any], says: set[str], level: int) -> Shape:
-        """One of several shapes, distinguished by their types; or the one that is referenced."""
+        """A choice of shapes, distinguished by their types; or the referenced shape."""
         if "anyOf" not in says:
             found = self.shape(self._refs.resolve(node), level)
         else:

@@ -20,7 +20,7 @@ _HERE: Final = ("127.0.0.1", "localhost", "[::1]")
 ROLES: Final = ("viewer", "caller", "approver", "operator")
 """Roles of tokens that mean something to a server. An operator may do what all others may."""
 _UNNAMED: Final = frozenset({"caller"})
-"""What a token is that names none of them."""
+"""The role of a token that names none."""
 
 
 @dataclass(frozen=True, slots=True)

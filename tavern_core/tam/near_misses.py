@@ -64,7 +64,7 @@ _CODE: Final = re.compile(r"[`~]")
 _SIGNS: Final = re.compile(
     r"「始|TOOL|tool|Tool|Action|ACTION|ＴＯＯＬ|function|invoke|^[ \t]*[\[{][ \t\r\n]*[\[{\"]", re.MULTILINE
 )
-"""One of these is in every near miss."""
+"""Every near miss contains one of these."""
 _LINE: Final = re.compile(
     rf"^[ \t]*(?:[-*][ \t]+)?[\"']?({KEY_CHAR}{{1,64}})[\"']?[ \t]*[:=][ \t]*(.*?)[ \t]*,?[ \t]*$", re.MULTILINE
 )

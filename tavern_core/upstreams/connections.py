@@ -67,7 +67,7 @@ class UpstreamConnections:
         """Upstream → credential → an adapter that runs in this process, and its open connection."""
         self._fitting: dict[str, Adapter] = {}
         """Upstream → the adapter of its kind, if that accepts its target."""
-        self._judged: dict[str, tuple[PluginRecord, PluginCondition, PluginCandidate]] = {}
+        self._granted_states: dict[str, tuple[PluginRecord, PluginCondition, PluginCandidate]] = {}
         """Upstream → the state of its plugin when it was last found to have all required grants."""
         self._are_closed = False
         """Whether the host is closing: no further connection is opened."""
@@ -134,7 +134,7 @@ class UpstreamConnections:
         for _, name, key in unused[:-MAX_UNUSED]:
             closed.append(self._sessions[name].pop(key))
             if not self._sessions[name]:
-                for known in (self._sessions, self._entries, self._judged, self._fitting, self.secrets):
+                for known in (self._sessions, self._entries, self._granted_states, self._fitting, self.secrets):
                     known.pop(name, None)
         if closed:
             asyncio.run_coroutine_threadsafe(_closed(closed), self._base.portal.loop())
@@ -342,7 +342,7 @@ class UpstreamConnections:
         """Raises PolicyDenied: the upstream is disabled, or a required grant is missing (POLICY_DENIED)."""
         record = self._lifecycle.records.get(entry.plugin)
         now = None if record is None else (record, record.condition, record.candidate)
-        if now is not None and self._judged.get(entry.name) == now:
+        if now is not None and self._granted_states.get(entry.name) == now:
             return
         if record is not None and not record.usable and record.state != "pending_consent":
             raise PolicyDenied(f"{entry.name} is not used: {record.reason or record.state}", hint=record.fix)
@@ -353,7 +353,7 @@ class UpstreamConnections:
                 missing=list(missing),
             )
         if now is not None:
-            self._judged[entry.name] = now
+            self._granted_states[entry.name] = now
 
     def _close_revoked(self) -> None:
         """After a change of rights, close the connections to upstreams that may no longer be used."""

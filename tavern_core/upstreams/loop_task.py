@@ -94,12 +94,12 @@ class LoopTask(Generic[T]):
 
     def _wake(self) -> None:
         if self._loop is self._ours:
-            self._settle()
+            self._notify()
             return
         with suppress(RuntimeError):  # the caller's loop has been closed
-            self._ours.call_soon_threadsafe(self._settle)
+            self._ours.call_soon_threadsafe(self._notify)
 
-    def _settle(self) -> None:
+    def _notify(self) -> None:
         if not self._waiter.done():
             self._waiter.set_result(None)
 

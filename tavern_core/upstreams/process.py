@@ -157,7 +157,7 @@ class RunningProcess:
         await asyncio.wait([self._started], timeout=seconds)
         ended = self._started.result() if self._started.done() else ScriptOutcome("lost")
         if ended is not None:
-            raise self._why(ended)
+            raise self._end_error(ended)
 
     async def write(self, data: bytes) -> None:
         """Write all of `data` to its stdin; raises ConnectionLost (CONNECTION_LOST)."""
@@ -209,7 +209,7 @@ class RunningProcess:
             self._close_stdin()
             await asyncio.wait([self._ended], timeout=grace_s)
             if not self._ended.done():
-                self._child.say("stop")
+                self._child.send("stop")
                 await asyncio.wait([self._ended], timeout=STOPPING_S)
         finally:
             await self.kill()
@@ -229,7 +229,7 @@ class RunningProcess:
         self._loop.remove_reader(self._child.stdout)
         if self._arrived is not None:
             _set(self._arrived)
-        self._child.say("kill")
+        self._child.send("kill")
         self._child.close()
 
     async def _read(self) -> bytes:
@@ -300,9 +300,9 @@ class RunningProcess:
     def _lost(self) -> CallError:
         if self._is_closed:
             return ConnectionLost(f"the connection to {self._name} was closed", outcome="unknown", retryable=True)
-        return self._why(self._ended.result() if self._ended.done() else ScriptOutcome("stop"))
+        return self._end_error(self._ended.result() if self._ended.done() else ScriptOutcome("stop"))
 
-    def _why(self, ended: ScriptOutcome) -> CallError:
+    def _end_error(self, ended: ScriptOutcome) -> CallError:
         """The error for its end, with the end of its stderr."""
         if ended.reason == "boxless" and ended.missing is not None:
             return PolicyDenied(

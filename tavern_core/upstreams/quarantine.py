@@ -57,7 +57,7 @@ class UpstreamQuarantine:
         reviewed = self._reviewed(entry)
         if reviewed is None:
             return {}
-        tools, kept = entry.tools(), self._kept(entry)
+        tools, kept = entry.tools(), self._stored_definitions(entry)
         found: dict[str, tuple[Difference, ...]] = {}
         for name, tool in tools.items():
             now = definition(tool)
@@ -105,7 +105,7 @@ class UpstreamQuarantine:
 
     def reviewed(self, entry: UpstreamEntry) -> dict[str, Mapping[str, Any]]:
         """The reviewed definitions, as far as they are known: stored with the next listing."""
-        hashes, kept = self._reviewed(entry) or {}, self._kept(entry)
+        hashes, kept = self._reviewed(entry) or {}, self._stored_definitions(entry)
         now = {name: definition(tool) for name, tool in entry.tools().items()}
         same = {name: known for name, known in now.items() if hashes.get(name) == digest(known)}
         return {**{name: old for name, old in kept.items() if name in hashes}, **same}
@@ -117,11 +117,11 @@ class UpstreamQuarantine:
             return None
         if not is_of_all(record.tools):
             return dict(record.tools)
-        kept = {name: digest(old) for name, old in self._kept(entry).items()}
+        kept = {name: digest(old) for name, old in self._stored_definitions(entry).items()}
         known = (hashes for hashes in (kept, entry.hashes()) if lock_form(hashes) == record.tools)
         return next(known, {})  # the reviewed state is no longer known, so everything is new
 
-    def _kept(self, entry: UpstreamEntry) -> Mapping[str, Mapping[str, Any]]:
+    def _stored_definitions(self, entry: UpstreamEntry) -> Mapping[str, Mapping[str, Any]]:
         """The stored definitions, also of the entry's earlier configuration; the lock file decides which are valid."""
         return self._cache.definitions(entry.name).reviewed
 

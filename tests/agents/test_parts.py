@@ -33,7 +33,7 @@ def test_an_answer_is_cut_at_the_same_place_however_it_arrives(cuts: list[int], 
     first = TEXT.partition("\nThe result")[0]
     assert listener.text == (TEXT if many else first)
     assert listener.blocks == (2 if many else 1)
-    assert listener.said.startswith("I add.")
+    assert listener.plain_text.startswith("I add.")
     assert listener.hides_call
 
 

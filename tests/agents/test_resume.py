@@ -594,7 +594,7 @@ def test_the_oldest_runs_are_removed_and_none_that_goes_on(tmp_path: Path, monke
         runs.add(f"agent-{number}", AgentEvent("message", 0.0, {}, 1))
         if number:
             runs.end(AgentOutcome(f"agent-{number}", "done"))
-    runs.tidy()
+    runs.prune()
     assert [record.run_id for record in runs.list(None, 9)] == ["agent-3", "agent-2", "agent-0"]
     runs.close()
 

@@ -88,7 +88,7 @@ class Library:
     def workflow_ids(self) -> list[str]:
         return []
 
-    def said(self, workflow: Workflow) -> list[Any]:
+    def problems_of(self, workflow: Workflow) -> list[Any]:
         return []
 
 

@@ -55,7 +55,7 @@ class Library:
     def workflow_ids(self) -> Iterable[str]:
         return self.flows
 
-    def said(self, workflow: Workflow) -> Iterable[FlowProblem]:
+    def problems_of(self, workflow: Workflow) -> Iterable[FlowProblem]:
         return ()
 
 

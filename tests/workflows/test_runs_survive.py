@@ -375,7 +375,7 @@ async def test_a_run_whose_store_cannot_be_written_holds_no_answers_for_it(flows
         assert result.ok
         known = tavern.workflows._runs.get(result.run_id)
         assert known is not None
-        assert (known[1].unwritten, known[1].made) == (None, {})
+        assert (known[1].unwritten, known[1].encoded_answers) == (None, {})
 
 
 async def test_who_runs_nothing_leaves_no_file_of_runs(flows: Flows) -> None:

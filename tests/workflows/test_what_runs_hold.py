@@ -340,8 +340,8 @@ async def test_a_called_workflow_has_ended_when_its_caller_was_cancelled(flows: 
 async def test_what_runs_gave_is_held_within_bounds(flows: Flows, monkeypatch: pytest.MonkeyPatch) -> None:
     session = SessionCache(most=3, most_bytes=1_000)
     for at in range(5):
-        session.keep(bytes([at]), {"y": "x" * 300})
-    session.keep(b"much", {"y": "x" * 2_000})
+        session.store(bytes([at]), {"y": "x" * 300})
+    session.store(b"much", {"y": "x" * 2_000})
     assert [session.find(bytes([at])) is not None for at in range(5)] + [session.find(b"much")] == [
         False,
         False,

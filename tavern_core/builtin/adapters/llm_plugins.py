@@ -29,9 +29,9 @@ from tavern_core.model.safe_printing import printed
 GROUP: Final = "llm"
 HOOK: Final = "register_tools"
 MAX_TOOLS: Final = 1_000
-"""Of one toolbox."""
+"""Limit for one toolbox."""
 MAX_ATTACHMENTS: Final = 100
-"""Of one answer."""
+"""Limit for one answer."""
 
 
 class LlmPlugins:

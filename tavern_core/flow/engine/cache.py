@@ -41,7 +41,7 @@ class SessionCache(LruCache[bytes, Outputs]):
     def __init__(self, most: int = MOST_ANSWERS, most_bytes: int = MOST_BYTES) -> None:
         super().__init__(most, most_bytes)
 
-    def keep(self, key: bytes, outputs: Outputs, size: int | None = None) -> None:
+    def store(self, key: bytes, outputs: Outputs, size: int | None = None) -> None:
         """Cache an answer. `size`: its approximate bytes, if known."""
         self.put(key, outputs, weight(outputs) if size is None else size)
 
@@ -65,7 +65,7 @@ class DiskCache:
                 return found
         return None
 
-    def keep(self, key: bytes, outputs: Outputs, made: bytes | str | None = None) -> None:
+    def store(self, key: bytes, outputs: Outputs, made: bytes | str | None = None) -> None:
         """Cache an answer, if it can be stored in a file.
 
         Args:
@@ -158,7 +158,7 @@ class RunCache:
         self.unwritten: dict[str, StoredOutputs] | None = {} if is_stored else None
         """For a stored run: the entries of `steps` that are not yet recorded."""
         self._write = write
-        self.made: dict[str, bytes | str] = {}
+        self.encoded_answers: dict[str, bytes | str] = {}
         """Path → an answer in its stored form, or why it cannot be stored, as determined by `make`."""
         self.sizes: dict[str, int] = {}
         """Path → the approximate bytes of answers that `make` processed."""
@@ -183,10 +183,10 @@ class RunCache:
                 if self._earlier.is_same:
                     self.steps[path] = before
                 else:
-                    self._note(path, before)
+                    self._record(path, before)
                 return _copied(before[2]), before[1]
             if (why := self._earlier.lost.get(path)) is not None:
-                run.note("again", path, {"why": why})
+                run.emit("again", path, {"why": why})
         if self._is_off or not is_pure or not work.is_kept or work.has_streams:
             return None
         found = self._place(work).find(key)
@@ -195,7 +195,7 @@ class RunCache:
         if _SOURCES in found:
             has_read(run, found[_SOURCES])
             found = {name: value for name, value in found.items() if name != _SOURCES}
-        self._note(path, (key, key, found))
+        self._record(path, (key, key, found))
         return _copied(found), key
 
     def must_make(self, path: str, work: PreparedStep, outputs: Outputs, is_marked: bool) -> bool:
@@ -215,12 +215,12 @@ class RunCache:
         """The slow part of storing an answer: check and encode it, and write it to disk if its step requires that."""
         assert self._write is not None
         self.sizes[path] = size(outputs)
-        self.made[path] = made = self._write(outputs)
+        self.encoded_answers[path] = made = self._write(outputs)
         if work.step.exec.cache == "disk" and self._is_function(path, work, is_pure) and self._is_for_others(outputs):
             marked = _marked(outputs, run.reads)
-            self._disk.keep(key, marked, made if marked is outputs else None)
+            self._disk.store(key, marked, made if marked is outputs else None)
 
-    def keep(self, run: RunPart, path: str, key: bytes, work: PreparedStep, outputs: Outputs, is_pure: bool) -> bytes:
+    def store(self, run: RunPart, path: str, key: bytes, work: PreparedStep, outputs: Outputs, is_pure: bool) -> bytes:
         """Cache an answer if its step allows it; returns its content key."""
         if outputs is SKIPPED and work.batch:
             return joined_key(key, [run.turn.encode(), path.encode()])
@@ -231,10 +231,10 @@ class RunCache:
         elif self._is_for_others(own):
             place = self._place(work)
             if isinstance(place, SessionCache):
-                place.keep(key, _marked(own, run.reads), self.sizes.get(path))
+                place.store(key, _marked(own, run.reads), self.sizes.get(path))
             elif path not in self.sizes:
-                place.keep(key, _marked(own, run.reads))
-        self._note(path, (key, mark, own))
+                place.store(key, _marked(own, run.reads))
+        self._record(path, (key, mark, own))
         return mark
 
     def _is_function(self, path: str, work: PreparedStep, is_pure: bool) -> bool:
@@ -262,7 +262,7 @@ class RunCache:
             case _:
                 return self._session
 
-    def _note(self, path: str, kept: StoredOutputs) -> None:
+    def _record(self, path: str, kept: StoredOutputs) -> None:
         self.steps[path] = kept
         if self.unwritten is not None:
             self.unwritten[path] = kept

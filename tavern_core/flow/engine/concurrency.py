@@ -47,7 +47,7 @@ class SlotQueue:
 class StepSlots:
     """The slots of one step."""
 
-    __slots__ = ("_resting", "concurrency", "is_dropped", "is_held", "line", "number", "then")
+    __slots__ = ("_is_released", "concurrency", "is_dropped", "is_held", "line", "number", "then")
 
     def __init__(self, concurrency: RunConcurrency, line: SlotQueue, number: int, then: Callable[[], None]) -> None:
         self.concurrency = concurrency
@@ -56,7 +56,7 @@ class StepSlots:
         self.then = then
         self.is_held = False
         self.is_dropped = False
-        self._resting = 0
+        self._is_released = 0
 
     def leave(self) -> None:
         """Release it, or stop waiting for it."""
@@ -64,23 +64,23 @@ class StepSlots:
         self.concurrency.free(self)
 
     @asynccontextmanager
-    async def resting(self) -> AsyncIterator[None]:
+    async def released(self) -> AsyncIterator[None]:
         """Release the slots while the node waits for others; afterwards wait for slots again.
 
         An interrupted node gets its slots back at once, because it must run to its end.
         """
-        self._resting += 1
-        if self._resting == 1:
+        self._is_released += 1
+        if self._is_released == 1:
             self.concurrency.free(self)
         try:
             yield
         except BaseException:
-            self._resting -= 1
-            if not self._resting and not self.is_dropped:
-                self.concurrency.hold(self)
+            self._is_released -= 1
+            if not self._is_released and not self.is_dropped:
+                self.concurrency.take_without_waiting(self)
             raise
-        self._resting -= 1
-        if not self._resting and not self.is_dropped:
+        self._is_released -= 1
+        if not self._is_released and not self.is_dropped:
             await self._again()
 
     async def _again(self) -> None:
@@ -97,7 +97,7 @@ class StepSlots:
             await back
         except BaseException:
             if not self.is_held and not self.is_dropped:
-                self.concurrency.hold(self)
+                self.concurrency.take_without_waiting(self)
             raise
 
 
@@ -146,13 +146,13 @@ class RunConcurrency:
         """Acquire it now, or queue for it."""
         line = slots.line
         if line.has_room and (not line.queue or slots.number < line.queue[0][0]):
-            self.hold(slots)
+            self.take_without_waiting(slots)
             return True
         self._waiting += 1
         heapq.heappush(line.queue, (slots.number, id(slots), slots))
         return False
 
-    def hold(self, slots: StepSlots) -> None:
+    def take_without_waiting(self, slots: StepSlots) -> None:
         """Acquire it even without a free slot."""
         slots.is_held = True
         for pool in slots.line.pools:
@@ -181,7 +181,7 @@ class RunConcurrency:
                 return
             _, _, slots = heapq.heappop(best.queue)
             self._waiting -= 1
-            self.hold(slots)
+            self.take_without_waiting(slots)
             slots.then()
 
     def _of(self, step: FlowStep, common: tuple[SlotPool, ...]) -> tuple[SlotPool, ...]:

@@ -79,11 +79,11 @@ class RunningNode(NodeContext):
 class _HiddenContext:
     """The part behind the context, which nodes never get."""
 
-    __slots__ = ("asked", "number", "run", "scope", "work")
+    __slots__ = ("number", "question_count", "run", "scope", "work")
 
     def __init__(self, run: RunPart, scope: SchedulerPart, number: int, work: PreparedStep) -> None:
         self.run, self.scope, self.number, self.work = run, scope, number, work
-        self.asked = 0
+        self.question_count = 0
 
     @property
     def place(self) -> str:
@@ -121,18 +121,18 @@ class _HiddenContext:
             conversation.reset(talked)
 
     def ask(self, schema: dict[str, Any], prompt: str) -> Awaited:
-        self.asked += 1
-        return _waited(self._ask(self.asked, schema, prompt), "ask")
+        self.question_count += 1
+        return _waited(self._ask(self.question_count, schema, prompt), "ask")
 
     async def _ask(self, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
-        async with self.scope.resting(self.number):
+        async with self.scope.without_slots(self.number):
             with self.scope.idling(self.number):
                 return await self.run.ask(self.place, number, schema, prompt)
 
     async def _ask_all(self, questions: Mapping[str, Question]) -> dict[str, Any]:
         """Ask what a tool asks that the node calls, one question after the other."""
-        first = self.asked + 1
-        self.asked += len(questions)
+        first = self.question_count + 1
+        self.question_count += len(questions)
         return {
             key: await self._ask(number, _SCHEMAS.get(question.kind, question.schema), _prompt(question))
             for number, (key, question) in enumerate(questions.items(), first)
@@ -169,7 +169,7 @@ _SCHEMAS: Final[Mapping[QuestionKind, Mapping[str, Any]]] = {
     "completion": {"type": "object", "required": ["content"]},
     "roots": {"type": "array", "items": {"type": "object", "required": ["uri"]}},
 }
-"""Of the answers to questions other than forms, which have their own."""
+"""Schemas of answers to questions other than forms, which have their own."""
 
 
 def _prompt(question: Question) -> str:

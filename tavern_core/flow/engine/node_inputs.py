@@ -24,7 +24,7 @@ def inputs_of(work: PreparedStep, outputs: Sequence[Outputs | None], streams: St
     """
     inputs = work.fresh_values()
     came = missed = 0
-    for one in work.ones:
+    for one in work.single_inputs:
         value = outputs[one.step].get(one.output, Skip)  # type: ignore[union-attr]
         if value is Skip:
             missed, came = missed + 1, came + one.is_given

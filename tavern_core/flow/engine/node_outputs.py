@@ -42,7 +42,7 @@ def outputs_of(work: PreparedStep, answer: Any) -> Outputs:
     outputs = _named(work, answer)
     own: dict[str, Any] | None = None
     for key, value in outputs.items():
-        gives = work.gives.get(key)
+        gives = work.outputs.get(key)
         if value is Skip or (gives is not None and type(value) is gives.quick):
             continue
         fit = checked_output(work, gives, value) if gives is not None else plain(_bounded(work, key, value))

@@ -118,8 +118,8 @@ async def run_with_retries(
                 raise
             pause = max(exponential_delay(attempt, retry.delay_ms, retry.max_delay_ms, retry.backoff), asked_ms)
             reported = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
-            scope.run.note("retry", scope.prefix + work.step.id, reported)
-        async with scope.resting(number):
+            scope.run.emit("retry", scope.prefix + work.step.id, reported)
+        async with scope.without_slots(number):
             await asyncio.sleep(pause / 1000)
 
 
@@ -241,7 +241,7 @@ async def _stream(scope: SchedulerPart, number: int, work: PreparedStep, chunks:
     Once every reader has left and no step needs its other outputs, the node is stopped, because it might write forever.
     """
     channels = scope.streams.of(number)
-    rest = None if scope.run.concurrency is None else partial(scope.resting, number)
+    rest = None if scope.run.concurrency is None else partial(scope.without_slots, number)
     outputs = [key for key, slot in work.step.outputs.items() if slot.is_stream]
     path, count = scope.prefix + work.step.id, 0
     is_only_read = bool(channels) and scope.is_only_read(number)
@@ -253,7 +253,7 @@ async def _stream(scope: SchedulerPart, number: int, work: PreparedStep, chunks:
             named = (
                 chunk if len(outputs) != 1 and isinstance(chunk, Mapping) else {outputs[0] if outputs else "": chunk}
             )
-            named = {key: value if (gives := work.gives.get(key)) is None or type(value) is gives.quick else checked_output(work, gives, value)
+            named = {key: value if (gives := work.outputs.get(key)) is None or type(value) is gives.quick else checked_output(work, gives, value)
                      for key, value in named.items()}  # fmt: skip
             scope.run.chunk(path, count, named)
             for key, value in named.items():

@@ -51,11 +51,11 @@ class ListInput:
     sources: tuple[tuple[int, str, tuple[str, str] | None], ...]
     is_required: bool
     lists: frozenset[int] = frozenset()
-    """Those of `sources` that are lists of values."""
+    """The `sources` that are lists of values."""
     is_shared: bool = False
     """Another reader gets one of the same values."""
     given: frozenset[int] = frozenset()
-    """Those of `sources` that are inputs of the workflow, which its caller may leave out."""
+    """The `sources` that are inputs of the workflow, which its caller may leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class PreparedStep:
 
     step: FlowStep
     code: NodeCode | None
-    ones: tuple[SingleInput, ...]
+    single_inputs: tuple[SingleInput, ...]
     many: tuple[ListInput, ...]
     values: Mapping[str, Any]
     """Inputs without edges."""
@@ -92,7 +92,7 @@ class PreparedStep:
     """The only output that is not a stream, if there is exactly one; else empty."""
     batch: tuple[str, ...]
     """Outputs that are not streams."""
-    gives: Mapping[str, PreparedOutput]
+    outputs: Mapping[str, PreparedOutput]
     """For a node: all its outputs."""
     lazy_upstream: tuple[tuple[int, bytes], ...]
     """The same for lazy inputs."""

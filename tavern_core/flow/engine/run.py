@@ -58,7 +58,7 @@ class RunHost:
     threads: ThreadPool
     facilities: NodeFacilities
     mask: Callable[[Any], Any] = _same
-    known: KnownSecrets = field(default_factory=KnownSecrets)
+    known_secrets: KnownSecrets = field(default_factory=KnownSecrets)
 
 
 class RunStorage(Protocol):
@@ -142,7 +142,7 @@ class Run:
         self.started = 0.0
         self.is_cancelled = False
         self.is_left = False
-        self._leaves = self._looks = False
+        self._leaves = self._is_check_pending = False
         self.promised = False
         """Whether a caller knows that it goes on once its questions are answered."""
         self._scope: Scheduler | None = None
@@ -152,8 +152,8 @@ class Run:
         self.unanswered: dict[str, NodeQuestion] = {}
         """Questions without an answer when the node or the run ended."""
         self.answers = dict(beginning.answers)
-        self.mask, self.known = host.mask, host.known
-        self._chunks = ChunkRedactor(host.known)
+        self.mask, self.known_secrets = host.mask, host.known_secrets
+        self._chunks = ChunkRedactor(host.known_secrets)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = host.threads
         self._task: asyncio.Task[Any] | None = None
@@ -161,8 +161,8 @@ class Run:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop on which it runs; None: it was not started."""
         self._log = beginning.log
-        self.note, self.listen, self.rows, self.events = (
-            self._log.note,
+        self.emit, self.listen, self.rows, self.events = (
+            self._log.add,
             self._log.listen,
             self._log.rows,
             self._log.read,
@@ -185,7 +185,7 @@ class Run:
             is_ours = isinstance(error, asyncio.CancelledError) and self._has_stopped and task.uncancel() <= others
             if not is_ours:
                 self.is_cancelled = True
-                self.note("run:cancelled", "")
+                self.emit("run:cancelled", "")
                 raise
             return "waiting" if self.is_left and self.unanswered else "cancelled"
         return "error" if scope.fatal else "complete"
@@ -212,7 +212,7 @@ class Run:
             self._stop(self._task)
         try:
             state = await self._driven(scope, self._task, others)
-            self.note(f"run:{state}", "")
+            self.emit(f"run:{state}", "")
         finally:
             self.is_over = True  # last: who sees it on another thread sees all events
             if timer is not None:
@@ -238,7 +238,7 @@ class Run:
         """Emit that it runs; `execute` does it unless it was done before."""
         if not self._is_begun:
             self._is_begun = True
-            self.note("run:running", "")
+            self.emit("run:running", "")
 
     def _deadline(self) -> asyncio.TimerHandle | None:
         if self.options.timeout_ms is None or self.loop is None:
@@ -296,7 +296,7 @@ class Run:
             return False
         if self.loop is not None:
             with suppress(RuntimeError):  # its loop is closed, so it has ended
-                self.loop.call_soon_threadsafe(self.look)
+                self.loop.call_soon_threadsafe(self.check_stalled)
         return True
 
     def close(self) -> None:
@@ -305,14 +305,14 @@ class Run:
         if self.cancel():
             self.is_left = waits_on
 
-    def look(self) -> None:
+    def check_stalled(self) -> None:
         """Something changed; a run that should be left ends once it is stalled."""
-        if self._leaves and not self._looks and self.loop is not None:
-            self._looks = True
-            self.loop.call_soon(self._look)
+        if self._leaves and not self._is_check_pending and self.loop is not None:
+            self._is_check_pending = True
+            self.loop.call_soon(self._leave_if_stalled)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _leave_if_stalled(self) -> None:
+        self._is_check_pending = False
         is_asking = bool(self.questions) and self.questions.keys() <= self._waiting.keys() | self._entering
         if is_asking and not self.is_over and self._scope is not None and self._scope.is_stalled():
             self.is_left = self.cancel()
@@ -355,22 +355,22 @@ class Run:
         name = f"{path}#{number}"
         if wrong := check_schema(schema, output=True):  # an error of the node, before the question is asked
             raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
-        prompt = secret_redactor(self.known.values)(str(prompt)[:LONGEST_CHUNK])
+        prompt = secret_redactor(self.known_secrets.values)(str(prompt)[:LONGEST_CHUNK])
         question = NodeQuestion(name, path, schema, prompt)
         if name in self.answers and not question.mismatch(self.answers[name]):
             return self.answers[name]
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
         self.questions[name] = question
         before, self.states[path] = self.states.get(path), "waiting"
-        self.note("ask", path, {"question": name, "schema": dict(schema), "prompt": prompt})
+        self.emit("ask", path, {"question": name, "schema": dict(schema), "prompt": prompt})
         self._record_questions()
-        self.look()
+        self.check_stalled()
         try:
             async with while_run_waits(self.id):
                 value = await future
                 self._entering.add(name)
                 self._record_questions()  # and the answer
-                self.look()
+                self.check_stalled()
         except asyncio.CancelledError:
             self.unanswered[name] = question
             raise
@@ -379,7 +379,7 @@ class Run:
             self._waiting.pop(name, None)
             self._entering.discard(name)
         self.states[path] = before or "running"
-        self.note("answered", path, {"question": name})
+        self.emit("answered", path, {"question": name})
         self._record_questions()
         return value
 
@@ -389,7 +389,7 @@ class Run:
 
     @property
     def open_questions(self) -> tuple[NodeQuestion, ...]:
-        """Those without an answer; a node may not have received its answer yet."""
+        """The questions without an answer; a node may not have received its answer yet."""
         if self.is_cancelled:
             return ()
         return tuple(question for name, question in [*self.questions.items()] if name in self._waiting)
@@ -424,14 +424,14 @@ class Run:
 
     # Events --------------------------------------------------------------------------------------------------------------
 
-    def settle(
+    def node_ended(
         self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | int | None = None
     ) -> None:
         """A node that began at `began` (0: it did not) has its final state. `outputs`: its outputs, or their approximate size."""
         self._end_chunks(path)
         self.states[path] = state
-        self.note(state, path, (began, outputs))
-        self.look()
+        self.emit(state, path, (began, outputs))
+        self.check_stalled()
         if self._recorder is not None:
             self._recorder.node_ended(self, path)
 
@@ -442,8 +442,8 @@ class Run:
         if not is_repeated:
             self.errors.append(error)
         took = {"durationMs": max(0.0, round((time.time() - began) * 1000, 3))} if began else {}
-        self.note("error", error.path, {"error": error.to_json(), **took})
-        self.look()
+        self.emit("error", error.path, {"error": error.to_json(), **took})
+        self.check_stalled()
 
     def progress(self, path: str, done: float, total: float, text: str) -> None:
         """A node reports progress, from any thread; ignored after its end."""
@@ -451,7 +451,7 @@ class Run:
 
         def wake() -> None:
             if not self.is_over and self.states.get(path) not in FINAL_STATES:
-                self.note("progress", path, data)
+                self.emit("progress", path, data)
 
         if threading.get_ident() == self._thread:
             wake()
@@ -463,12 +463,12 @@ class Run:
         """A node wrote chunks to its streams; only emitted to listeners."""
         said = self._chunks.reported(path, number, chunks)
         if self._log.is_followed:
-            self.note("chunk", path, {"number": number, "chunks": said})
+            self.emit("chunk", path, {"number": number, "chunks": said})
 
     def _end_chunks(self, path: str) -> None:
         for number, said in self._chunks.rest(path) if self._chunks else ():
             if self._log.is_followed:
-                self.note("chunk", path, {"number": number, "chunks": said})
+                self.emit("chunk", path, {"number": number, "chunks": said})
 
     @property
     def event_count(self) -> int:

@@ -42,7 +42,7 @@ class RunEventLog:
         """True while there are listeners."""
         return bool(self._listeners)
 
-    def note(self, kind: str, path: str, data: Mapping[str, Any] | Took | None = None) -> float:
+    def add(self, kind: str, path: str, data: Mapping[str, Any] | Took | None = None) -> float:
         """Add an event. Returns its time in seconds since the epoch."""
         now = time.time()
         events = self._events

@@ -75,7 +75,7 @@ class Scheduler:
         self.results: dict[str, Any] = {}
         """The inputs of `GroupOutput` nodes."""
         count = len(prepared.works)
-        self.left = list(prepared.waits)
+        self.missing_inputs = list(prepared.waits)
         self.outputs: list[Outputs | None] = [None] * count
         self.depends = StepCacheKeys(prepared, given)
         self.streams = StepStreams(prepared, given, self._rest_of)
@@ -116,7 +116,7 @@ class Scheduler:
         """The schedulers of its groups."""
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._starter = EagerStarter[int](self._loop, self._ended)
+        self._starter = EagerStarter[int](self._loop, self._waited_step_ended)
         self._context = contextvars.copy_context()
         self._want(wanted if len(wanted) < count else range(count))
 
@@ -126,7 +126,7 @@ class Scheduler:
         for step in steps:
             self._wanted[step] = 1
         for step in sorted(steps):
-            if self.left[step] == 0 and self.outputs[step] is None:
+            if self.missing_inputs[step] == 0 and self.outputs[step] is None:
                 self.queue(step)
 
     def queue(self, step: int) -> None:
@@ -135,17 +135,17 @@ class Scheduler:
         work = self.prepared.works[step]
         if work.step.streams:
             self.streams.pause(step, -1)  # it can read soon, and may block its writers
-        self.run.note("queued", self.prefix + work.step.id)
-        self.rouse()
+        self.run.emit("queued", self.prefix + work.step.id)
+        self.wake()
 
     def _admit(self, step: int) -> None:
         """A queued step has its slots now."""
         self.busy -= 1
         self._admitted.add(step)
         self._ready.append(step)
-        self.rouse()
+        self.wake()
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Something changed while the scheduler waited."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
@@ -186,7 +186,7 @@ class Scheduler:
     def idling(self, number: int) -> Iterator[None]:
         """While a step waits for something external."""
         self._idle.add(number)
-        self.run.look()
+        self.run.check_stalled()
         try:
             yield
         finally:
@@ -239,7 +239,7 @@ class Scheduler:
             if self.run.is_left and (number in idle or number not in self._began or work.step.kind != "node"):
                 continue  # it waits, or has not begun
             if self._wanted[number] and self.outputs[number] is None and number not in self.failed:
-                self.run.settle("interrupted", self.prefix + work.step.id, self._began.get(number, 0.0))
+                self.run.node_ended("interrupted", self.prefix + work.step.id, self._began.get(number, 0.0))
         self.streams.end_all(asyncio.CancelledError())
         for slots in self._slots.values():
             slots.leave()
@@ -305,7 +305,7 @@ class Scheduler:
             return True
         self.busy -= 1
         for writer in lost:
-            self.left[number] += 1
+            self.missing_inputs[number] += 1
             if writer not in self._revived:
                 self._revived.add(writer)
                 self._begun.discard(writer)
@@ -323,16 +323,16 @@ class Scheduler:
         return concurrency.take(slots)
 
     def _rest_of(self, number: int) -> ReleaseSlots | None:
-        return None if self.concurrency is None else partial(self.resting, number)
+        return None if self.concurrency is None else partial(self.without_slots, number)
 
     @asynccontextmanager
-    async def resting(self, number: int) -> AsyncIterator[None]:
+    async def without_slots(self, number: int) -> AsyncIterator[None]:
         """While a step waits for other nodes, it releases its slots and blocks no stream."""
         slots = self._slots.get(number)
         if slots is None:
             yield
         else:
-            async with slots.resting():
+            async with slots.released():
                 yield
 
     def hold_for(self, number: int, threads: list[Future[Any]]) -> None:
@@ -346,7 +346,7 @@ class Scheduler:
         else:
             slots.leave()
 
-    def _ended(self, number: int, answer: Any, error: BaseException | None) -> None:
+    def _waited_step_ended(self, number: int, answer: Any, error: BaseException | None) -> None:
         """A step that had to wait is over."""
         self._tasks.pop(number, None)
         if self._is_over or (self._is_stopping and error is not None):
@@ -355,19 +355,19 @@ class Scheduler:
         try:
             if isinstance(error, KeyboardInterrupt):
                 self._interrupt = error
-                self.rouse()
+                self.wake()
             elif error is not None:
                 self._fail(number, work, error)
             else:
                 self._answered(number, work, answer)
         except BaseException as broken:  # noqa: BLE001 - an error of the engine itself must not leave the run waiting
             self._interrupt = broken
-            self.rouse()
+            self.wake()
 
     def begin(self, number: int) -> None:
         """A step runs from now on."""
         work = self.prepared.works[number]
-        self._began[number] = self.run.note("running", self.prefix + work.step.id)
+        self._began[number] = self.run.emit("running", self.prefix + work.step.id)
         if work.may_change:
             self.run.may_have_changed = True
         if self.streams.open(number, lambda reader: self.outputs[reader] is not None):
@@ -445,7 +445,7 @@ class Scheduler:
         return adapt_value(adapters, key, asked, MismatchedInput)
 
     async def _rested(self, number: int, sources: list[int]) -> None:
-        async with self.resting(number):
+        async with self.without_slots(number):
             with self.idling(number):
                 for source in sources:
                     while self.outputs[source] is None:
@@ -533,7 +533,7 @@ class Scheduler:
                 self.run.cache is not None and number not in self._revived
             ):  # its other outputs are missing: see `recall`
                 path, key = self.prefix + work.step.id, self.depends.keys[number]
-                self.run.cache.keep(self.run, path, key, work, {}, False)
+                self.run.cache.store(self.run, path, key, work, {}, False)
             self._done(number, answer.outputs, "complete", is_marked=True)
             return
         try:
@@ -541,7 +541,7 @@ class Scheduler:
                 outputs = answer
                 if work.step.kind == "output" and self.out is None and self.run.cache is not None:
                     path, key = self.prefix + work.step.id, self.depends.key(number, work)
-                    self.run.cache.keep(self.run, path, key, work, outputs, False)
+                    self.run.cache.store(self.run, path, key, work, outputs, False)
             else:
                 outputs = answer.outputs if how else outputs_of(work, answer)
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and inspecting it may raise
@@ -568,11 +568,11 @@ class Scheduler:
             elif number not in self._revived:
                 is_pure = number not in self._impure
                 key = self.depends.keys[number]
-                self.depends.marks[number] = cache.keep(run, path, key, work, outputs, is_pure)
+                self.depends.marks[number] = cache.store(run, path, key, work, outputs, is_pure)
         elif state == "skipped":
             self._mark_own(number, work)
-        run.settle(state, path, self._began.pop(number, 0.0), size)
-        self._over(number, work)
+        run.node_ended(state, path, self._began.pop(number, 0.0), size)
+        self._step_ended(number, work)
 
     def _make(self, number: int, work: PreparedStep, outputs: Outputs, state: Any, is_marked: bool) -> None:
         """The outputs are large: a thread prepares them for storing, and the step is over after that."""
@@ -591,7 +591,7 @@ class Scheduler:
                 raise
             except BaseException as broken:  # noqa: BLE001 - an error of the engine itself must not leave the run waiting
                 self._interrupt = broken
-                self.rouse()
+                self.wake()
 
         self._tasks[number] = self._loop.create_task(made())
 
@@ -624,9 +624,9 @@ class Scheduler:
                 self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **error.outputs}
         run.failed(found, isinstance(error, GroupFailed), self._began.pop(number, 0.0))
         self.streams.end(number, error)
-        self._over(number, work)
+        self._step_ended(number, work)
 
-    def _over(self, number: int, work: PreparedStep) -> None:
+    def _step_ended(self, number: int, work: PreparedStep) -> None:
         self.busy -= 1
         step = work.step
         self.streams.end(number)
@@ -634,7 +634,7 @@ class Scheduler:
             self._give_back(slots, self._threads.pop(number, ()))
         if self._is_stopping:
             return
-        left, wanted = self.left, self._wanted
+        left, wanted = self.missing_inputs, self._wanted
         if number in self._revived:
             return  # it ran only for its streams; steps that wait for its end have already begun
         for after in step.after:
@@ -647,15 +647,15 @@ class Scheduler:
             for waiter in self._waiters.pop(number, ()):
                 if not waiter.done():
                     waiter.set_result(None)
-        self.rouse()
+        self.wake()
 
     def _release(self, number: int, listeners: tuple[int, ...]) -> None:
         if number in self._begun:
             return
         self._begun.add(number)
         for listener in listeners:
-            self.left[listener] -= 1
-            if self.left[listener] == 0 and self._wanted[listener] and self.outputs[listener] is None:
+            self.missing_inputs[listener] -= 1
+            if self.missing_inputs[listener] == 0 and self._wanted[listener] and self.outputs[listener] is None:
                 self.queue(listener)
 
 

@@ -136,15 +136,15 @@ class RunStore:
     def __init__(self, path: Path, known: KnownSecrets, on_damage: OnDamage = lambda path, aside: None) -> None:
         self._path = path
         self._folder = path.with_suffix("")
-        self._known = known
+        self._known_secrets = known
         self._mask, self.holds_secret = masking(known), judging(known)
         self._documents: dict[int, tuple[Mapping[str, Any], object, str]] = {}
         self._file = SqliteFile(path, _SCHEMA, on_damage=on_damage)
-        self._begun = 0
+        self._begun_count = 0
 
     def stamp(self) -> object:
         """A new object when there are new secrets."""
-        return self._known.values
+        return self._known_secrets.values
 
     # Writing -------------------------------------------------------------------------------------------------------------
 
@@ -174,9 +174,9 @@ class RunStore:
         except BaseException:
             kept.close()
             raise
-        self._begun += 1
-        if self._begun % _TIDY_EVERY == 0:
-            self.tidy()
+        self._begun_count += 1
+        if self._begun_count % _TIDY_EVERY == 0:
+            self.prune()
         return kept
 
     def take_up(self, run_id: str) -> tuple[StoredRun, Journal]:
@@ -237,7 +237,7 @@ class RunStore:
         known = self._documents.get(id(run.content))
         return known is not None and known[0] is run.content and not is_large([run.inputs, run.changed])
 
-    def tidy(self) -> None:
+    def prune(self) -> None:
         """Remove the oldest runs beyond `MOST_RUNS` and `MOST_BYTES`, except running ones.
 
         Ended ones never push out those that can still go on, for example when their question is answered: the two are counted
@@ -312,14 +312,14 @@ class RunStore:
         where, values = ("WHERE workflow = ?", [workflow]) if workflow else ("", [])
         with self._file.open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
-        return [run for row in rows if (run := self._kept(row)) is not None]
+        return [run for row in rows if (run := self._from_row(row)) is not None]
 
     def get(self, run_id: str) -> StoredRun | None:
         """One run, or None. Raises StateDamaged: its data cannot be read (STATE_DAMAGED)."""
         if not is_run_id(run_id):
             return None
         row = self._row(run_id)
-        if row is not None and (found := self._kept(row)) is not None:
+        if row is not None and (found := self._from_row(row)) is not None:
             return found
         if row is not None:
             raise StateDamaged(
@@ -475,7 +475,7 @@ class RunStore:
         with self._file.open() as db:
             return db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()  # type: ignore[no-any-return]
 
-    def _kept(self, row: tuple[Any, ...], *, is_newest: bool = False) -> StoredRun | None:
+    def _from_row(self, row: tuple[Any, ...], *, is_newest: bool = False) -> StoredRun | None:
         try:
             run_id, workflow, state, started, latency, text, crc, content, content_crc = row
             if _crc(text) != crc or _crc(content) != content_crc:
@@ -484,7 +484,7 @@ class RunStore:
             masked = [*data["masked"], *(["content"] if said["isMasked"] else [])]
             if state == "running" and not self.is_going_on(run_id):
                 if not is_newest and (newest := self._row(run_id)) is not None:  # it may have ended since it was read
-                    return self._kept(newest, is_newest=True)
+                    return self._from_row(newest, is_newest=True)
                 state = "interrupted"
             changed = from_plain(data["changed"]) if "changed" in data else None
             return StoredRun(

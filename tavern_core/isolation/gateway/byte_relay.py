@@ -38,21 +38,21 @@ class RelayState:
     def __init__(self, allowance: ByteLimit) -> None:
         self._allowance = allowance
         self._loop = asyncio.get_running_loop()
-        self._moved = self._loop.time()
+        self._last_transfer = self._loop.time()
 
-    def moved(self, count: int) -> None:
+    def transferred(self, count: int) -> None:
         """Record transferred bytes. Raises ByteLimitReached."""
         self._allowance.take(count)
-        self._moved = self._loop.time()
+        self._last_transfer = self._loop.time()
 
-    async def patiently(self, make: Callable[[], Awaitable[_T]]) -> _T:
+    async def while_active(self, make: Callable[[], Awaitable[_T]]) -> _T:
         """Wait for the awaitable of `make`, which may be cancelled and created again, while the other side is still active.
 
         Raises:
             TimeoutError: both sides were idle for too long.
         """
         while True:
-            left = self._moved + IDLE_S - self._loop.time()
+            left = self._last_transfer + IDLE_S - self._loop.time()
             if left <= 0:
                 raise TimeoutError
             try:
@@ -76,8 +76,8 @@ class RelaySide:
     async def read(self, most: int = AT_ONCE) -> bytes:
         """Some bytes; none at the end. Raises TimeoutError, ByteLimitReached, OSError."""
         await asyncio.sleep(0)  # available data returns without waiting, so yield to others first
-        data = await self._line.patiently(lambda: self.reader.read(most))
-        self._line.moved(len(data))
+        data = await self._line.while_active(lambda: self.reader.read(most))
+        self._line.transferred(len(data))
         return data
 
     async def write(self, data: bytes | None, *, is_interim: bool = False) -> None:
@@ -85,7 +85,7 @@ class RelaySide:
         if data:
             self.has_answered |= not is_interim
             self._writer.write(data)
-            await self._line.patiently(self._writer.drain)
+            await self._line.while_active(self._writer.drain)
 
     def end(self) -> None:
         """Signal the end of the output."""
@@ -101,7 +101,7 @@ class RelaySide:
                 while await self.reader.read(AT_ONCE):
                     pass
             self._writer.close()
-            await self._line.patiently(self._writer.wait_closed)
+            await self._line.while_active(self._writer.wait_closed)
 
     def abort(self) -> None:
         """Close at once."""

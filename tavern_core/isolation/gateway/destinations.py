@@ -68,7 +68,7 @@ class DestinationChecker:
         self._on_refusal = on_refusal
         self._recorded: set[str] = set()
 
-    async def judged(self, head: RequestHead) -> tuple[list[Address], str]:
+    async def allowed_addresses(self, head: RequestHead) -> tuple[list[Address], str]:
         """The allowed addresses, and the capability that allows them.
 
         Raises:
@@ -101,16 +101,16 @@ class DestinationChecker:
         if self._call is not None and name in self._call.context.scopes:
             hint += f"; and of the caller CallContext(scopes={{{name!r}: [{place!r}]}})"
         sentence = f"{self._plugin} may not connect to {place}: {flaw}"
-        self.note(sentence, hint, place)
+        self.record_refusal(sentence, hint, place)
         return ConnectionDenied(403, f"{sentence}; {hint}")
 
     def unreadable(self, error: BadUrl) -> ConnectionDenied:
         """A recorded refusal of an invalid or ambiguous address."""
         sentence = f"{self._plugin} may not connect there: the address {error}"
-        self.note(sentence, error.hint)
+        self.record_refusal(sentence, error.hint)
         return ConnectionDenied(403, f"{sentence}; {error.hint}" if error.hint else sentence)
 
-    def note(self, sentence: str, hint: str, place: str = "") -> None:
+    def record_refusal(self, sentence: str, hint: str, place: str = "") -> None:
         """Record a refusal, once per call."""
         if sentence in self._recorded or len(self._recorded) >= _MOST_RECORDED:
             return

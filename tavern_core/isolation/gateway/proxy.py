@@ -112,7 +112,7 @@ class Gateway:
             status, said = 502, f"the server broke off or does not speak HTTP/1: {error}"
         except ByteLimitReached:
             said = f"a call moved more than {self._most_bytes:,} bytes through its gateway"
-            self._checker.note(said, "move less, or raise isolation.networkBytes in tavern.yaml")
+            self._checker.record_refusal(said, "move less, or raise isolation.networkBytes in tavern.yaml")
             status = 403
         except TimeoutError:
             status, said = 504, "no data came for too long"
@@ -139,7 +139,7 @@ class Gateway:
     async def _serve_one(self, client: RelaySide, line: RelayState, head: RequestHead) -> None:
         try:
             async with asyncio.timeout(NAME_S):
-                addresses, capability = await self._checker.judged(head)
+                addresses, capability = await self._checker.allowed_addresses(head)
         except TimeoutError:
             raise ConnectionDenied(504, f"no name server resolved {head.target.host} in time") from None
         server = RelaySide(*await _connected(head.target, addresses), line)

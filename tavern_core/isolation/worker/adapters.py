@@ -100,12 +100,12 @@ class LentCall:
     @property
     def will_be_resumed(self) -> bool:
         try:
-            return self._host.now("will_be_resumed", self.call.id) is True
+            return self._host.request("will_be_resumed", self.call.id) is True
         except CallError:  # the host has ended
             return True
 
     async def keep_resume_point(self, text: str, *, only_followed: bool = False) -> None:
-        await self._host.later("keep_point", self.call.id, text, only_followed)
+        await self._host.request_later("keep_point", self.call.id, text, only_followed)
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
         return await self.context.ask(message, schema, key=name)

@@ -37,27 +37,27 @@ class WorkerFacilities:
         """Number → the plugin's callback for a changed setting."""
 
     def get_config(self, option: str) -> Any:
-        return self._host_client.ask("get_config", option=option)
+        return self._host_client.request("get_config", option=option)
 
     def plugin_config(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._host_client.ask("plugin_config")
+        found: Mapping[str, Any] = self._host_client.request("plugin_config")
         return found
 
     def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
         number = next(self._numbers)
         self.watches[number] = callback
         try:
-            self._host_client.ask("on_config_change", option=option, watch=number)
+            self._host_client.request("on_config_change", option=option, watch=number)
         except BaseException:
             del self.watches[number]
             raise
 
     def service(self, name: str) -> Any:
-        found = self._host_client.ask("service", name=name)
+        found = self._host_client.request("service", name=name)
         return _view(self._host_client, name, found["methods"], found["description"])
 
     def secret(self, name: str) -> str:
-        return str(self._host_client.ask("secret", name=name))
+        return str(self._host_client.request("secret", name=name))
 
     def data_dir(self) -> Path:
         self._data_dir.mkdir(parents=True, exist_ok=True)
@@ -93,10 +93,10 @@ class _HostServices:
         self._host_client = host_client
 
     def call(self, given: dict[str, Any]) -> Any:
-        return self._host_client.ask("call_service", **given)
+        return self._host_client.request("call_service", **given)
 
     async def call_later(self, given: dict[str, Any]) -> Any:
-        return await self._host_client.ask_later("call_service", **given)
+        return await self._host_client.request_later("call_service", **given)
 
 
 def remote_method(services: RemoteServices, service: str, name: str, is_async: bool) -> Any:

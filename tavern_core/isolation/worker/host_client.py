@@ -32,7 +32,7 @@ class HostClient:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
 
-    def ask(self, what: str, **given: Any) -> Any:
+    def request(self, what: str, **given: Any) -> Any:
         """Send a request and wait for the answer.
 
         Raises:
@@ -41,7 +41,7 @@ class HostClient:
         """
         return self._sent(what, given).result()
 
-    async def ask_later(self, what: str, **given: Any) -> Any:
+    async def request_later(self, what: str, **given: Any) -> Any:
         """`ask` for code on an event loop."""
         return await asyncio.wrap_future(self._sent(what, given))
 

@@ -37,7 +37,7 @@ class LentUpstream:
         self._locks = itertools.count(1)
 
     def changed(self) -> None:
-        self._host.now("changed")
+        self._host.request("changed")
 
     def path(self, written: str) -> Path:
         return (self._base / Path(written).expanduser()).absolute()
@@ -49,14 +49,16 @@ class LentUpstream:
             raise ToolFailed(
                 "upstreams with a url need httpx2, which is not installed", hint="pip install 'tavern-core[http]'"
             ) from None
-        host, client = self._host, self._host.now("client", url, timeout_s, max_bytes)
+        host, client = self._host, self._host.request("client", url, timeout_s, max_bytes)
 
         class Transport(httpx2.AsyncBaseTransport):
             async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
                 body = b64encode(await request.aread()).decode()
                 times = dict(request.extensions.get("timeout", {}))
                 headers = request.headers.multi_items()
-                kind, *said = await host.later("fetch", client, request.method, str(request.url), headers, body, times)
+                kind, *said = await host.request_later(
+                    "fetch", client, request.method, str(request.url), headers, body, times
+                )
                 if kind == "failed":
                     known = getattr(httpx2, said[0], None)
                     is_error = isinstance(known, type) and issubclass(known, httpx2.HTTPError)
@@ -65,7 +67,7 @@ class LentUpstream:
                 return httpx2.Response(status, headers=[tuple(one) for one in headers], content=b64decode(content))
 
             async def aclose(self) -> None:
-                await host.later("close", client)
+                await host.request_later("close", client)
 
         return httpx2.AsyncClient(
             transport=Transport(),
@@ -76,23 +78,23 @@ class LentUpstream:
         )
 
     async def start(self) -> LentProcess:
-        return LentProcess(self._host, await self._host.later("start"))
+        return LentProcess(self._host, await self._host.request_later("start"))
 
     def load(self, name: str) -> str | None:
-        found: str | None = self._host.now("load", name)
+        found: str | None = self._host.request("load", name)
         return found
 
     def save(self, name: str, text: str | None) -> None:
-        self._host.now("save", name, text)
+        self._host.request("save", name, text)
 
     @asynccontextmanager
     async def lock(self, name: str) -> AsyncIterator[None]:
         number = next(self._locks)
         try:
-            await self._host.later("lock", number, name)
+            await self._host.request_later("lock", number, name)
             yield
         finally:  # the lock may have been acquired after the wait was cancelled
-            await self._host.later("unlock", number)
+            await self._host.request_later("unlock", number)
 
 
 class LentProcess:
@@ -103,18 +105,18 @@ class LentProcess:
         self._number = number
 
     async def write(self, data: bytes) -> None:
-        await self._host.later("write", self._number, b64encode(data).decode())
+        await self._host.request_later("write", self._number, b64encode(data).decode())
 
     async def lines(self, most: int) -> AsyncIterator[bytes]:
         while True:
-            yield b64decode(await self._host.later("line", self._number, most))
+            yield b64decode(await self._host.request_later("line", self._number, most))
 
     @property
     def errors(self) -> str:
-        return str(self._host.now("errors", self._number))
+        return str(self._host.request("errors", self._number))
 
     async def close(self, grace_s: float = 2.0) -> None:
-        await self._host.later("stop", self._number, grace_s)
+        await self._host.request_later("stop", self._number, grace_s)
 
 
 class HostSide:
@@ -125,16 +127,18 @@ class HostSide:
         self._number = number
         self._tokens = itertools.count(1)
 
-    def now(self, operation: str, *given: Any) -> Any:
+    def request(self, operation: str, *given: Any) -> Any:
         """Send an operation and wait for the answer."""
         token = next(self._tokens)
-        return self._host_client.ask("upstream", connection=self._number, token=token, operation=operation, given=given)
+        return self._host_client.request(
+            "upstream", connection=self._number, token=token, operation=operation, given=given
+        )
 
-    async def later(self, operation: str, *given: Any) -> Any:
+    async def request_later(self, operation: str, *given: Any) -> Any:
         """The same on an event loop; cancelling it also cancels the operation in the host."""
         number, token = self._number, next(self._tokens)
         try:
-            return await self._host_client.ask_later(
+            return await self._host_client.request_later(
                 "upstream", connection=number, token=token, operation=operation, given=given
             )
         except asyncio.CancelledError:

@@ -57,13 +57,13 @@ def run(side: socket.socket, connection: socket.socket, longest: int) -> None:
 class _Connection:
     """A connection of the event loop, and its streaming call."""
 
-    __slots__ = ("channel", "incoming", "out", "talk")
+    __slots__ = ("channel", "incoming", "out", "streaming_call")
 
     def __init__(self, channel: FrameChannel, loop: asyncio.AbstractEventLoop) -> None:
         self.channel = channel
         self.incoming = FrameDecoder(channel.limit)
         self.out = Outbox(channel, loop)
-        self.talk: StreamingCall | None = None
+        self.streaming_call: StreamingCall | None = None
 
 
 class Worker:
@@ -135,7 +135,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - any error of the plugin, including sys.exit()
             return self._failed(number, message, error)
         finally:
-            self._calls.over(number)
+            self._calls.end(number)
 
     def _failed(self, number: int, message: dict[str, Any], error: BaseException) -> bytes:
         plugin = self._plugin
@@ -170,20 +170,20 @@ class Worker:
         for message in messages:
             if "do" in message:
                 # Now and not in its task, because the first chunks may have arrived with the request.
-                connection.talk = (
+                connection.streaming_call = (
                     StreamingCall(message["id"], message["streams"], connection.out, self._host_client.longest)
                     if "streams" in message
                     else None
                 )
                 task = self._loop.loop.create_task(self._answer_later(connection, message))
                 self._tasks[message["id"]] = task
-            elif connection.talk is not None and connection.talk.number == message["id"]:
-                connection.talk.receive_message(message)
+            elif connection.streaming_call is not None and connection.streaming_call.number == message["id"]:
+                connection.streaming_call.receive_message(message)
 
     async def _answer_later(self, connection: _Connection, message: dict[str, Any]) -> None:
         number = message["id"]
         running.set(number)
-        talk = connection.talk
+        talk = connection.streaming_call
         try:
             begin, finish = self._step(message, talk)
             answer = begin()
@@ -194,8 +194,8 @@ class Worker:
             frame = self._failed(number, message, error)
         finally:
             self._tasks.pop(number, None)
-            self._calls.over(number)
-            connection.talk = None
+            self._calls.end(number)
+            connection.streaming_call = None
         with contextlib.suppress(BrokenChannel, OSError):
             if talk is not None:
                 talk.end()
@@ -220,7 +220,7 @@ class Worker:
                 return lambda: inside.wants(given["impl"], given["tool"]), _same
             case "make":
                 inside.tools.drop(given.get("drop", []))
-                return lambda: inside.tools.make(given["factory"], given["context"]), inside.tools.made
+                return lambda: inside.tools.make(given["factory"], given["context"]), inside.tools.factory_tools
             case "service":
                 return lambda: inside.service(
                     given["name"], given["method"], given["args"], given["kwargs"]
@@ -243,7 +243,7 @@ class Worker:
             case "node_needs":
                 return lambda: inside.nodes.needs(given), inside.nodes.needed
             case "node_asked":
-                return lambda: inside.nodes.asked(given), inside.nodes.said
+                return lambda: inside.nodes.call_optional(given), inside.nodes.packed_answer
             case "nodes_below":
                 return lambda: inside.nodes_below(given["entry"]), _same
         raise ValueError(f"no request {message['do']!r}")

@@ -40,7 +40,7 @@ class WorkerNodes:
         self._owner = owner
         self._host_client = host_client
         self._service = service
-        self._known: dict[str, NodeSpec] = {}
+        self._specs: dict[str, NodeSpec] = {}
         self._described: set[int] = set()
         self._objects: dict[int, Any] = {}
         """Objects of running class nodes, by the host's number."""
@@ -66,7 +66,7 @@ class WorkerNodes:
             return {"node": node, "code": None}
         methods = None if code.cls is None else _own_methods(code.cls)
         self._described.add(id(code.cls or inspect.unwrap(code.function)))
-        self._known[spec.type] = spec
+        self._specs[spec.type] = spec
         return {
             "node": node,
             "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
@@ -83,7 +83,7 @@ class WorkerNodes:
             InputInvalid: a value does not fit its annotation; `details` names the slot.
             UpstreamError: the object was created in a worker that has died since.
         """
-        code: NodeCode = self._known[given["type"]].impl
+        code: NodeCode = self._specs[given["type"]].impl
         values = {key: _heard(value, talk) for key, value in given["inputs"].items()}
         adapt(code.adapters, values, _mismatch)
         if code.context and given.get("context") is not None:
@@ -94,9 +94,9 @@ class WorkerNodes:
             self._objects.pop(given["object"], None)
         match code.form:
             case "stream" if talk is not None:
-                return _or(NO_END, talk.given(function(**values)))
+                return _or(NO_END, talk.send_chunks(function(**values)))
             case "sync_stream" if talk is not None:
-                return _or(NO_END, talk.given(in_threads(function(**values))))
+                return _or(NO_END, talk.send_chunks(in_threads(function(**values))))
             case "sync" if talk is not None:
                 return in_thread(function, **values)
             case "async":
@@ -105,7 +105,7 @@ class WorkerNodes:
 
     def needs(self, given: Mapping[str, Any]) -> Any:
         """Which lazy inputs an object of a class needs now; or an awaitable of it."""
-        cls = self._known[given["type"]].impl.cls
+        cls = self._specs[given["type"]].impl.cls
         return self._object(cls, given).needs(self._context(given), **self._values(given))
 
     @staticmethod
@@ -113,9 +113,9 @@ class WorkerNodes:
         """The answer of `needs` for the host."""
         return [str(key) for key in ([answer] if isinstance(answer, str) else answer or ())]
 
-    def asked(self, given: Mapping[str, Any]) -> Any:
+    def call_optional(self, given: Mapping[str, Any]) -> Any:
         """Call an optional method of a class: `fingerprint`, `validate`, `upgrade`."""
-        cls = self._known[given["type"]].impl.cls
+        cls = self._specs[given["type"]].impl.cls
         if given["method"] == "fingerprint":
             return cls().fingerprint(self._context(given), **self._values(given))
         method = method_without_run(cls, given["method"])
@@ -126,13 +126,13 @@ class WorkerNodes:
         return [answer] if isinstance(answer, str) else list(islice(answer or (), MOST_SAID))
 
     @staticmethod
-    def said(answer: Any) -> Any:
-        """The answer of `asked` for the host. Raises CannotCross."""
+    def packed_answer(answer: Any) -> Any:
+        """The answer of `call_optional` for the host. Raises CannotCross."""
         return VALUES.encode(dict(answer) if isinstance(answer, Mapping) else answer)
 
     def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         values = {key: VALUES.decode(value) for key, value in given["inputs"].items()}
-        adapt(self._known[given["type"]].impl.adapters, values, _mismatch)
+        adapt(self._specs[given["type"]].impl.adapters, values, _mismatch)
         return values
 
     def _object(self, cls: type[Node], given: Mapping[str, Any]) -> Any:
@@ -150,7 +150,7 @@ class WorkerNodes:
 
     def _context(self, given: Mapping[str, Any]) -> _RemoteContext:
         return _RemoteContext(
-            given["context"], self._host_client, given["token"], self._service, self._known[given["type"]].impl.adapters
+            given["context"], self._host_client, given["token"], self._service, self._specs[given["type"]].impl.adapters
         )
 
     @staticmethod
@@ -202,33 +202,33 @@ class _RemoteContext(NodeContext):
         self._plugin_service = service
         self._adapters = adapters
 
-    def _now(self, method: str, *given: Any) -> Any:
-        return self._host_client.ask("node", token=self._token, method=method, given=given)
+    def _request(self, method: str, *given: Any) -> Any:
+        return self._host_client.request("node", token=self._token, method=method, given=given)
 
-    async def _later(self, method: str, *given: Any) -> Any:
-        return await self._host_client.ask_later("node", token=self._token, method=method, given=given)
+    async def _request_later(self, method: str, *given: Any) -> Any:
+        return await self._host_client.request_later("node", token=self._token, method=method, given=given)
 
     @property
     def is_cancelled(self) -> bool:
-        return bool(self._now("is_cancelled"))
+        return bool(self._request("is_cancelled"))
 
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
-        self._now("progress", done, total, text)
+        self._request("progress", done, total, text)
 
     def keep(self, data: Any, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
         from tavern_core.kernel.artifacts.artifacts import chunks_of  # few nodes need it
 
-        link: dict[str, Any] = self._now("keep", VALUES.encode(b"".join(chunks_of(data))), media_type, name)
+        link: dict[str, Any] = self._request("keep", VALUES.encode(b"".join(chunks_of(data))), media_type, name)
         return link
 
     async def need(self, key: str) -> Any:
-        found = await self._later("need", key)
+        found = await self._request_later("need", key)
         if found == NOTHING:
             raise _NothingCame(key)
         return adapt_value(self._adapters, key, VALUES.decode(found), _mismatch)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
-        packed = await self._later("invoke", tool, None if arguments is None else dict(arguments), options)
+        packed = await self._request_later("invoke", tool, None if arguments is None else dict(arguments), options)
         result: ToolResult = CALLS.decode(packed, {"trusted": True})
         return result
 
@@ -239,10 +239,10 @@ class _RemoteContext(NodeContext):
         schema: Mapping[str, Any] | None = None,
     ) -> Any:
         words, wanted = prompt_and_schema(question, prompt, schema)
-        return VALUES.decode(await self._later("ask", wanted, words))
+        return VALUES.decode(await self._request_later("ask", wanted, words))
 
     def llm(self, name: str = "") -> LLM:
-        return _RemoteModel(self._later, name)
+        return _RemoteModel(self._request_later, name)
 
     def service(self, name: str) -> Any:
         return self._plugin_service(name)

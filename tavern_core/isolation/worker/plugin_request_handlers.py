@@ -72,11 +72,11 @@ class WorkerPlugin:
         self._folder = Path(setup.folder) if setup.folder else None
         self._ctx = context_of(setup.context, self._facilities, self._folder)
         self.nodes = WorkerNodes(NodeOwner(setup.plugin, setup.version), host_client, self._facilities.service)
-        self._thing = self._honestly(lambda: imported(setup))
+        self._package = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
-        record = SimpleNamespace(name=setup.plugin, thing=self._thing)
+        record = SimpleNamespace(name=setup.plugin, thing=self._package)
         self.tools = WorkerTools(setup, self._folder, self._limits, record, calls)
-        self._implementations = read_implementations(self._thing, setup.plugin)
+        self._implementations = read_implementations(self._package, setup.plugin)
 
     # Import and inspection ---------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class WorkerPlugin:
         """Its hooks, and functions that look like hooks and are not marked."""
         return {
             "hooks": [_description(impl) for impl in self._implementations],
-            "unmarked": unmarked_lookalikes(self._thing),
+            "unmarked": unmarked_lookalikes(self._package),
         }
 
     def _honestly(self, work: Callable[[], Any]) -> Any:
@@ -212,7 +212,7 @@ class WorkerPlugin:
 
     def nodes_below(self, entry: str) -> list[Any]:
         """The nodes below `nodes.entry` of plugin.yaml."""
-        return self.nodes.below(self._thing, self._folder, entry)
+        return self.nodes.below(self._package, self._folder, entry)
 
     # Services, settings, commands -----------------------------------------------------------------------------------------
 

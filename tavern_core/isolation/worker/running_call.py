@@ -43,7 +43,7 @@ class WorkerControl:
 
     def progress(self, done: float, total: float | None, message: str) -> None:
         # A request with an answer, so that a tool that reports too often waits for the host.
-        self._host_client.ask("progress", call=self._number, done=done, total=total, message=message)
+        self._host_client.request("progress", call=self._number, done=done, total=total, message=message)
 
     def keep(self, data: Any, media_type: str, name: str) -> dict[str, Any]:
         from tavern_core.kernel.artifacts.artifacts import chunks_of  # few tools need it
@@ -54,31 +54,31 @@ class WorkerControl:
         def send(size: int) -> None:
             part = b64encode(parts[:size]).decode()
             del parts[:size]
-            self._host_client.ask("keep_part", call=self._number, upload=upload, data=part)
+            self._host_client.request("keep_part", call=self._number, upload=upload, data=part)
 
         for chunk in chunks_of(data):
             parts += chunk
             while len(parts) >= most:
                 send(most)
         send(len(parts))
-        kept: dict[str, Any] = self._host_client.ask(
+        kept: dict[str, Any] = self._host_client.request(
             "keep", call=self._number, upload=upload, media_type=media_type, name=str(name)
         )
         return kept
 
     def can_ask(self, kind: QuestionKind) -> bool:
-        return self._host_client.ask("can_ask", call=self._number, kind=kind) is True
+        return self._host_client.request("can_ask", call=self._number, kind=kind) is True
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         asked = {key: question.to_json() for key, question in questions.items()}
-        answers: dict[str, Any] = await self._host_client.ask_later("ask", call=self._number, questions=asked)
+        answers: dict[str, Any] = await self._host_client.request_later("ask", call=self._number, questions=asked)
         return answers
 
     def log(self, level: LogLevel, message: str) -> None:
         logging.getLogger("tavern.tools").log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
 
     def artifact_facts(self, uri: str) -> dict[str, Any]:
-        known: dict[str, Any] = self._host_client.ask("artifact", call=self._number, artifact=str(uri))
+        known: dict[str, Any] = self._host_client.request("artifact", call=self._number, artifact=str(uri))
         return known
 
     def read_artifact(self, uri: str, start: int, length: int) -> bytes:
@@ -86,7 +86,7 @@ class WorkerControl:
         while length < 0 or len(found) < length:
             most = _PART if length < 0 else min(_PART, length - len(found))
             part = b64decode(
-                self._host_client.ask(
+                self._host_client.request(
                     "read", call=self._number, artifact=str(uri), start=start + len(found), length=most
                 )
             )
@@ -114,7 +114,7 @@ class WorkerCalls:
         if (known := self._running.get(number)) is not None:
             known[1].is_cancelled = True
 
-    def over(self, number: int) -> None:
+    def end(self, number: int) -> None:
         """Remove a call that has ended."""
         if (known := self._running.pop(number, None)) is not None:
             RUNNING.pop(known[0], None)

@@ -41,19 +41,19 @@ class StreamingCall:
         else:
             self.streams[message["in"]].receive_message(message)
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message, unless the call is over."""
         if not self._is_over:
-            self._out.say({"id": self.number, **message}, self._limit)
+            self._out.send({"id": self.number, **message}, self._limit)
 
-    async def given(self, chunks: AsyncGenerator[Any, None]) -> Any:
+    async def send_chunks(self, chunks: AsyncGenerator[Any, None]) -> Any:
         """Send what a node yields, as fast as it is consumed; returns its answer."""
         async with aclosing(chunks):
             async for chunk in chunks:
                 if isinstance(chunk, FinalAnswer):
                     return ANSWERS.encode(chunk)
                 await self._room.take()
-                self.say({"chunk": ANSWERS.encode(chunk)})
+                self.send({"chunk": ANSWERS.encode(chunk)})
         return ENDED
 
     def end(self) -> None:
@@ -68,7 +68,7 @@ class _HostStream(AsyncIterator[Any]):
 
     def __init__(self, number: int, talk: StreamingCall) -> None:
         self._number = number
-        self._talk = talk
+        self._call = talk
         self._chunks = ReceivedChunks()
 
     def receive_message(self, message: dict[str, Any]) -> None:
@@ -85,11 +85,11 @@ class _HostStream(AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         chunk, count = await self._chunks.next()
         if count:
-            self._talk.say({"took": self._number, "count": count})
+            self._call.send({"took": self._number, "count": count})
         return VALUES.decode(chunk)
 
     async def aclose(self) -> None:
-        self._talk.say({"left": self._number})
+        self._call.send({"left": self._number})
         self.leave()
 
 

@@ -64,7 +64,7 @@ class WorkerTools:
         return OfferingPlugin(setup.plugin, setup.version, setup.aliases, from_mapping=from_mapping)
 
     def report(self, item: OfferDescription, place: str) -> Any:
-        """One offer for the host.
+        """Describe one offer to the host.
 
         Args:
             place: its name, if it is a factory.
@@ -89,7 +89,7 @@ class WorkerTools:
         """Start a factory; returns its result, or an awaitable of it."""
         return self._factories[place].make(unpack_context(context))
 
-    def made(self, answer: Any) -> Any:
+    def factory_tools(self, answer: Any) -> Any:
         """The tools of a factory; None for no tool."""
         if answer is None:
             return None

@@ -1,1 +1,1 @@
-"""Who may use which tool: lists, profiles and their inventories' files."""
+"""Decides which callers may use which tools: lists, profiles and the files of their inventories."""

@@ -37,7 +37,7 @@ _NO_SUCH_GROUP: Final = "add the group to tools.groups, or take the entry out"
 
 
 class ListReview:
-    """Compares the lists of one host with what exists in it. `known` is what the lists are compiled with."""
+    """Compares the lists of one host with what exists in it. `targets` is what the lists are compiled with."""
 
     def __init__(
         self,

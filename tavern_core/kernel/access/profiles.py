@@ -43,7 +43,7 @@ _MOST_HINTS: Final = 20
 """Missing tools for which a similar name is looked up: that takes long in a large inventory."""
 _LONGEST_ID: Final = 300
 CALL_TOOL: Final = "call_tool"
-"""What MCP clients call to call a tool that the search has found, where only the search is listed."""
+"""The tool with which MCP clients call a tool that the search has found, if only the search is listed."""
 _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _FIELDS: Final = tuple(AgentProfile.model_fields)
 _OTHER_SPELLINGS: Final = frozenset(to_camel(name) for name in _FIELDS if name != INVENTORY)
@@ -57,13 +57,13 @@ class Profile:
     tools: tuple[str, ...]
     """Ids of the tools that exist, in the order of the inventory, each once."""
     capabilities: frozenset[str] | None = None
-    """What the agent's calls may do at most; None: no limit of the profile's own."""
+    """What the agent's calls may use at most; None: the profile sets no limit."""
     description: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     resolved: Mapping[str, ToolSpec] = field(default_factory=dict)
     """Tools that came from the resolver of their prefix and not from a plugin: id → tool."""
     findings: tuple[Finding, ...] = ()
-    """What of the inventory could not be used, and why."""
+    """The parts of the inventory that could not be used, with reasons."""
     is_partial: bool = False
     """A resolver failed; a later request may succeed."""
     language: Language | None = None
@@ -71,7 +71,7 @@ class Profile:
     wire_names: Mapping[str, str] = field(default_factory=dict)
     """Tool id → the name under which MCP clients see it; only names that can be used."""
     listing: Literal["all", "search"] = "all"
-    """What MCP clients are listed: every tool, or one that finds them and one that calls them."""
+    """What MCP clients see: every tool, or one that finds tools and one that calls them."""
     written: AgentProfile = AgentProfile()
     """As written: model, prompt, budget and the rest."""
     _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
@@ -163,7 +163,7 @@ class ToolLookup(Protocol):
         """The id of a registered tool for any accepted spelling of it."""
 
     def ids(self) -> Iterable[str]:
-        """Of all registered tools, for suggestions."""
+        """The ids of all registered tools, for suggestions."""
 
     def resolvers(self) -> Mapping[str, NamespaceResolver]:
         """Prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...)."""

@@ -28,25 +28,25 @@ from tavern_core.model.result import iso_utc
 
 KIND: Final = "token"
 AUDIENCE: Final = "mcp"
-"""What a token is for where nothing else is said."""
+"""The audience of a token if none is set."""
 _WRITTEN: Final = re.compile(r"tvn_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _LONGEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is known of a token; its secret is not."""
+    """A token without its secret."""
 
     id: str
     principal: str
-    """Whose calls they are: ``agent:claude``."""
+    """The caller of its calls: ``agent:claude``."""
     permissions: frozenset[str] = frozenset()
     """Capabilities that its calls may use; none by default."""
     profile: str | None = None
     roles: frozenset[str] = frozenset()
     user_id: str = ""
     approver: str = ""
-    """Who sits at the client and may approve what it calls: another principal than `principal`. Empty: no one."""
+    """The person at the client, who may approve its calls: another principal than `principal`. Empty: none."""
     audience: str = AUDIENCE
     name: str = ""
     """For people."""
@@ -66,7 +66,7 @@ class Token:
         )
 
     def approving(self) -> CallContext | None:
-        """Who approves at its client; None: no one."""
+        """The person who approves at its client; None: there is none."""
         return CallContext(principal=self.approver, roles=frozenset({"approver"})) if self.approver else None
 
     def to_json(self) -> dict[str, Any]:

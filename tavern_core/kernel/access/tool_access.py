@@ -1,4 +1,4 @@
-"""Which tools a caller may see and call. Every answer has a reason, and the reason names the line that made it.
+"""Decides which tools a caller may see and call. Every answer names the line of configuration that caused it.
 
     tools.deny   callers.<who>.deny   tools.only   tools.allow (optional tools)   inventory of the profile   callers.<who>.allow
         |                |                |                  |                             |                          |
@@ -38,11 +38,11 @@ class AccessVerdict:
 
     allowed: bool
     reason: str = ""
-    """One sentence that names the entry of the list; empty when allowed."""
+    """A sentence that names the entry of the list; empty when allowed."""
     rule: str = ""
     """Where the rule is: ``tools.deny[0]``, ``callers.role:guest.allow``, ``profile:writer``."""
     fix: str = ""
-    """What to change so that it is allowed."""
+    """The change that would allow it."""
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -58,11 +58,11 @@ UNKNOWN: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class ToolAccess:
-    """Who may use one tool, computed once; a check costs a few dictionary look-ups."""
+    """Which callers may use one tool, computed once; a check costs a few dictionary look-ups."""
 
     tool_id: str
     host: AccessVerdict
-    """What holds for every caller."""
+    """The answer for every caller."""
     denied: Mapping[str, AccessVerdict]
     """Caller key → its refusal, from `callers.<key>.deny`."""
     not_allowed: Mapping[str, AccessVerdict]
@@ -145,7 +145,7 @@ class AccessPolicy:
     """Unknown entries, circular groups, ambiguous names. None of them widens a list."""
 
     def host_verdict(self, tool: ToolSpec | str) -> AccessVerdict:
-        """What holds for every caller: `tools.deny`, `tools.only`, and `tools.allow` for optional tools."""
+        """The answer for every caller: `tools.deny`, `tools.only`, and `tools.allow` for optional tools."""
         names, tool_id = ToolNames.of(tool), _id_of(tool)
         if (index := self._deny.match(names)) is not None:
             return self._denied(tool_id, self._deny, index)
@@ -265,7 +265,7 @@ def _caller_lists(key: str, rule: AccessRule, known: SelectorTargets) -> _Caller
 
 
 def _findings(review: ListReview, config: HostConfig) -> Iterator[Finding]:
-    """What is wrong with the lists, and with what else names tools or callers."""
+    """Findings about the lists, and about other settings that name tools or callers."""
     tools = config.tools
     yield from review.findings()
     yield from review.further(tool_entries(config.approval))

@@ -32,7 +32,7 @@ PinState = Literal["ok", "changed", "missing", "renamed"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place at which two definitions differ."""
+    """A place at which two definitions differ."""
 
     path: str
     """JSON pointer."""
@@ -73,7 +73,7 @@ class ToolPins:
         self._file = JsonStateFile(home / FILE, "pins")
         self._on_damage = on_damage
         self._damage: Finding | None = None
-        """What is wrong with the file; None: it can be read."""
+        """The error of the file; None: it can be read."""
         self._signature: object = None
         self._pins: dict[str, dict[str, Any]] = {}
 
@@ -177,7 +177,7 @@ class ToolPins:
 
 
 def definition(tool: ToolSpec) -> dict[str, Any]:
-    """What a pin goes by, as plain JSON."""
+    """The parts of a definition that a pin compares, as plain JSON."""
     data = {key: value for key, value in tool.to_json().items() if key not in _NOT_DEFINITION}
     found: dict[str, Any] = json.loads(json.dumps(data, sort_keys=True, default=str))
     return found

@@ -40,7 +40,7 @@ def normalize_tool_name(name: str, aliases: Mapping[str, str] | None = None) -> 
 
 
 def local_key(local: str) -> str:
-    """What local names are compared by: two that share it cannot both exist in one plugin (FEATURES B15)."""
+    """The form in which local names are compared: no two tools of a plugin can share it (FEATURES B15)."""
     lowered = local.casefold()
     return lowered.replace("_", "").replace("-", "") or lowered
 
@@ -56,7 +56,7 @@ def host_keys(plugins: Iterable[str]) -> frozenset[str]:
 
 
 def tool_key(tool_id: str) -> str:
-    """What tool ids are compared by.
+    """The form in which tool ids are compared.
 
     >>> tool_key("My_Plugin:getData") == tool_key("my-plugin:get_data")
     True
@@ -90,7 +90,7 @@ class ToolNames:
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
-    """One compiled list. `place` is where it is, e.g. ``tools.deny``."""
+    """One compiled list. `place` is its location, e.g. ``tools.deny``."""
 
     place: str
     entries: tuple[str, ...]
@@ -163,7 +163,7 @@ def specificity(written: str, matcher: ToolList, names: ToolNames) -> Rank | Non
 
 
 class SelectorTargets:
-    """What entries may refer to.
+    """The names that entries may refer to.
 
     Args:
         groups: the named groups.
@@ -267,7 +267,7 @@ class ToolGroups:
 
 
 def group_key(name: str) -> str:
-    """What group names are compared by."""
+    """The form in which group names are compared."""
     return name.strip().casefold()
 
 

@@ -1,1 +1,1 @@
-"""What is too large for an answer: files by their content, each for its owner, for a while."""
+"""Data that is too large for an answer: stored by content, for its owner, for a limited time."""

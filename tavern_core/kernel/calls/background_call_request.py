@@ -45,7 +45,7 @@ class ResumePoint(Protocol):
 
     @property
     def text(self) -> str:
-        """What the process that has ended stored with `keep`; empty: nothing."""
+        """What the process that has ended stored with `store`; empty: nothing."""
         ...
 
     @property

@@ -403,7 +403,7 @@ def _answer_rules(spec: ToolSpec, is_foreign: bool, *, keeps_raw: bool) -> Answe
 
 
 def _sure(schema: Mapping[str, Any] | None) -> frozenset[type]:
-    """The types of which an output schema accepts every value without validation; see `AnswerRules.sure`."""
+    """The types of which an output schema accepts every value without validation; see `AnswerRules.accepted_types`."""
     if schema is None:
         return frozenset(_SURE.values())
     if schema.keys() != {"type"}:

@@ -178,7 +178,7 @@ class StoredApprovals:
         return key is not None and data.get("key") == key and now < until
 
     def give_back(self, settled: tuple[Approval, Record | None]) -> None:
-        """Make an approval usable again that `settle` used up for a call that no longer waits."""
+        """Make an approval usable again that `use_or_request` used up for a call that no longer waits."""
         if settled[1] is not None:
             self.records.replace(settled[1])
 

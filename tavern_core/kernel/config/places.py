@@ -14,7 +14,7 @@ from tavern_core.errors import ConfigInvalid
 APP_NAME: Final = "tavern-core"
 HOME_VARIABLE: Final = "TAVERN_HOME"
 PREFIX: Final = "TAVERN_"
-"""Of the variables that are configuration."""
+"""The prefix of variables that are configuration."""
 USER_FILE: Final = "config.yaml"
 PROJECT_FILE: Final = "tavern.yaml"
 PYPROJECT: Final = "pyproject.toml"

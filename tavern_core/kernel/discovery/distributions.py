@@ -36,7 +36,7 @@ class Distribution(NamedTuple):
     folder: str
     """Name of its metadata folder."""
     stamp: CompactStamp | None = None
-    """Of its entry_points.txt."""
+    """The stamp of its entry_points.txt."""
     name: str = ""
     version: str = ""
     entries: Sequence[Sequence[str]] = ()
@@ -50,7 +50,7 @@ class Distribution(NamedTuple):
 
 @dataclass(slots=True)
 class PathEntry:
-    """What was found in one entry of the path."""
+    """The distributions in one entry of the path."""
 
     path: str
     stamp: CompactStamp | None
@@ -71,7 +71,7 @@ def normalise(name: str) -> str:
 
 
 _known_entries: Final[dict[str, PathEntry]] = {}
-"""What this process has read, for hosts with state folders, and so indexes, of their own."""
+"""What this process has read, shared by hosts with different state folders and indexes."""
 _MOST_ENTRIES: Final = 256
 
 

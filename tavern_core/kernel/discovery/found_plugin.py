@@ -66,12 +66,12 @@ class FoundPlugin:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong with plugin.yaml or with the way it was found; tools have their own (`tool_findings`)."""
+        """Findings about plugin.yaml and the location; tools have their own (`tool_findings`)."""
         return tuple(finding_of(row) for row in self.row.findings)
 
     @cached_property
     def tool_findings(self) -> tuple[Finding, ...]:
-        """What is wrong with its tool files and inline tools, as of the last reading."""
+        """Findings about its tool files and inline tools, from the last read."""
         return tuple(finding_of(row) for row in self.row.tool_findings)
 
     @property
@@ -158,7 +158,7 @@ class FoundPlugin:
 
     @cached_property
     def tools(self) -> DeclaredTools:
-        """What the declarations say, as of the last reading: enough for a catalogue."""
+        """The declarations from the last read: enough for a catalogue."""
         return unpack_tools(self.row.details.get(TOOLS), self.tool_findings)
 
     def current_tools(self) -> DeclaredTools:
@@ -198,7 +198,7 @@ class FoundPlugin:
         return None if remembered is None or remembered["nodes"] is None else tuple(remembered["nodes"])
 
     def _remembered(self) -> Mapping[str, Any] | None:
-        """What the code gave when it was last active, as long as no file has changed since."""
+        """What the code returned when last active, if no file has changed since."""
         remembered: Mapping[str, Any] | None = self.row.details.get(CODE)
         if not remembered or self.files is None or remembered["files"] != _fingerprint(self.files):
             return None

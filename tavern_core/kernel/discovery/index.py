@@ -40,7 +40,7 @@ class PluginLocation(NamedTuple):
 
     source: Source
     key: str
-    """What the index knows it by."""
+    """The key of the plugin in the index."""
     name: str
     """Its name as far as known from outside."""
     folder: str = ""
@@ -77,7 +77,7 @@ class IndexedDetails:
         return self._values
 
     def get(self, number: int) -> Any:
-        """One of the values; None if there is none."""
+        """The value with this number; None: there is none."""
         values = self._read()
         if isinstance(value := values[number], _Text):
             value = values[number] = json.loads(value.decode("ascii"))  # of bytes, json would guess the encoding
@@ -125,7 +125,7 @@ class IndexedPlugin:
     digest: str = ""
     """SHA-256 of plugin.yaml."""
     tools_digest: str = ""
-    """Of what its tool files and inline tools say, and of what is wrong with them."""
+    """A digest of its tool files and inline tools, and of the findings about them."""
     facts: list[Any] = field(default_factory=list)
     """The light half of the manifest (`ManifestFacts.to_json`)."""
     findings: list[list[Any]] = field(default_factory=list)

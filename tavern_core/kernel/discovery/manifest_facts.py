@@ -1,4 +1,4 @@
-"""What the host needs to know about a plugin before activation, small enough to store for hundreds.
+"""The facts about a plugin that the host needs before activation, small enough to store hundreds of them.
 
 A `ManifestFacts` is the light half of a manifest: it comes out of the index without pydantic and answers every question asked at
 open (is it granted, does it start, what must come first, what does it contribute). The full Manifest is built on demand.

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tavern_core.kernel.manifest.translated_plugin import TranslatedPlugin
 
 MARKS: Final[Mapping[Source, tuple[str, ...]]] = {"vcp": ("plugin-manifest.json",), "skill": SKILL_FILES}
-"""What makes a folder one of these."""
+"""The file that identifies a folder of this format."""
 WATCHED: Final[Mapping[Source, tuple[str, ...]]] = {"vcp": MARKS["vcp"], "skill": (*SKILL_FILES, SCRIPTS)}
-"""What is checked for changes at each start."""
+"""The files that are checked for changes at each start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Portal:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._begun: set[concurrent.futures.Future[Any]] = set()
-        """What has no answer yet."""
+        """The calls without an answer so far."""
         self._beside: Portal | None = None
 
     def run_anywhere(self, coroutine: Coroutine[Any, Any, T]) -> T:

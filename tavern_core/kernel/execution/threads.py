@@ -61,7 +61,7 @@ class _OwnerQueue:
 
 
 class _WorkItem(Future[Any]):
-    """One thing to run."""
+    """A function to run."""
 
     is_running = is_stuck = False
     call: Callable[[], Any] | None = None
@@ -89,7 +89,7 @@ class ThreadPool:
         self._lines: dict[Owner, _OwnerQueue] = {}
         self._plugins: dict[str, _PluginQueue] = {}
         self._queue: dict[_OwnerQueue, None] = {}
-        """Those with waiting work, whose turn is next first."""
+        """The owners with waiting work; the next one comes first."""
         self._idle = self._busy = self._threads = self._made = 0
         self._closed = False
         self._copied_from = 0

@@ -26,7 +26,7 @@ Signature = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class JsonState:
-    """What the file holds.
+    """The content of the file.
 
     Args:
         values: the mapping under the file's one name.
@@ -55,7 +55,7 @@ class JsonStateFile:
         return now.st_mtime_ns, now.st_size, now.st_ino
 
     def read(self) -> JsonState:
-        """What the file says; never raises."""
+        """The content of the file; never raises."""
         signature = self.signature()
         try:
             text = read_text(self.path, LARGEST_FILE)

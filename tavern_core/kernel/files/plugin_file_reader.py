@@ -280,7 +280,7 @@ class ZipFiles:
         return self._taken(relative, lambda file: file.read(limit))
 
     def _taken(self, relative: str, take: Callable[[IO[bytes]], T]) -> T | None:
-        """What `take` makes of a member; None when it cannot be read."""
+        """The member as `take` reads it; None: it cannot be read."""
         import zipfile
         import zlib
 

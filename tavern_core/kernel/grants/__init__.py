@@ -1,1 +1,1 @@
-"""What plugins were granted: the lock file, and the rule that makes it hold."""
+"""The grants of plugins: the lock file, and the rule that enforces it."""

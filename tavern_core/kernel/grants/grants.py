@@ -50,14 +50,14 @@ class PluginFacts:
     tier: Tier = "host"
     """As plugin.yaml and the host's rules have it."""
     target: str = ""
-    """Of an upstream: its exact address or command line."""
+    """For an upstream: its exact address or command line."""
     tools: Callable[[], Mapping[str, str]] = dict
-    """Of an upstream: gives tool → hash of its definition, as it was last listed. Only those who write the lock file ask."""
+    """For an upstream: returns tool → hash of its definition, as last listed. Needed only to write the lock file."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantRecord:
-    """What was decided about one plugin, and about which state of it."""
+    """The decision about one plugin, and the state of the plugin that it covers."""
 
     plugin: str
     version: str = ""
@@ -74,9 +74,9 @@ class GrantRecord:
     tier: Tier | Literal[""] = "host"
     """For which tier that was decided; empty: written by a version that did not note it."""
     target: str = ""
-    """Of an upstream: what was reviewed, see `PluginFacts.target`."""
+    """For an upstream: the reviewed target, see `PluginFacts.target`."""
     tools: Mapping[str, str] = field(default_factory=dict)
-    """Of an upstream: the definitions that were reviewed, see `PluginFacts.tools`."""
+    """For an upstream: the reviewed definitions, see `PluginFacts.tools`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Grants:
 
     records: Mapping[str, GrantRecord] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-    """What is wrong in the file. Plugins whose record is wrong have no grants."""
+    """Findings about the file. Plugins with an invalid record have no grants."""
 
     def get(self, plugin: str) -> GrantRecord | None:
         return self.records.get(plugin)
@@ -98,7 +98,7 @@ class Grants:
 
 @dataclass(frozen=True, slots=True)
 class GrantDecision:
-    """What holds for a plugin as it is now."""
+    """The current rights of a plugin."""
 
     granted: frozenset[str] = frozenset()
     """Usable."""
@@ -111,7 +111,7 @@ class GrantDecision:
     scopes: Scopes = field(default_factory=dict)
     """Granted scopes of the granted capabilities."""
     changed: frozenset[str] = frozenset()
-    """What is not as it was reviewed: ``version``, ``manifest``, ``artifact``."""
+    """What differs from the review: ``version``, ``manifest``, ``artifact``."""
     note: str = ""
     """A sentence about what carried over; empty when nothing changed."""
     tier: Tier = "host"
@@ -141,7 +141,7 @@ def requested_permissions(facts: PluginFacts, record: GrantRecord | None) -> fro
 
 
 def decide(facts: PluginFacts, record: GrantRecord | None) -> GrantDecision:
-    """What `facts` may use under `record` (None: no decision yet)."""
+    """The rights of `facts` under `record` (None: no decision yet)."""
     if record is None or record.target != facts.target:  # another address or command is another upstream
         return GrantDecision(undecided=facts.requested, tier=facts.tier)
     requested = requested_permissions(facts, record)

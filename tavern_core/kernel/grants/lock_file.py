@@ -119,7 +119,7 @@ def _printable(text: str) -> str:
 
 
 def parse_lock(text: str, file: str) -> Grants:
-    """What the lock file `text` grants, and what is wrong in it. Never raises on content."""
+    """The grants in the text of a lock file, and the findings about it. Never raises on content."""
     from tavern_core.kernel.text.yaml_reader import read_yaml
 
     if text and text[-1] not in "\n}]":

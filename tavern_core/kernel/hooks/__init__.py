@@ -1,1 +1,1 @@
-"""Who implements which hook, and how implementations are called."""
+"""The hooks: their implementations, and how these are called."""

@@ -1,4 +1,4 @@
-"""What hooks receive: copies that share no mutable objects and no code of other plugins.
+"""The arguments of hooks: copies that share no mutable objects and no code of other plugins.
 
 A hook that writes into an argument changes only its own copy. It returns what it wants to change, and the
 host checks and records that.

@@ -21,7 +21,7 @@ class EventEmitter:
         self._calls = calls
 
     async def emit(self, type_: str, data: Mapping[str, Any], plugin: str) -> None:
-        """Put an event on the record and hand it to observers."""
+        """Record an event, and pass it to observers."""
         await self.deliver(self._base.recorder.note(type_, data, plugin=plugin))
 
     async def deliver(self, event: Event) -> None:
@@ -30,7 +30,7 @@ class EventEmitter:
             await self._calls.notify(observers, {"event": event}, self._base.mode)
 
     async def user_logged_in(self, user: CallContext) -> None:
-        """Put a login on the record and hand it to its observers; see `Tavern.user_logged_in`."""
+        """Record a login, and pass it to its observers; see `Tavern.user_logged_in`."""
         who = CallContext(principal=user.principal, user_id=user.user_id, roles=user.roles, profile=user.profile)
         data = {"principal": who.principal, "userId": who.user_id, "roles": sorted(who.roles), "profile": who.profile}
         await self.emit(USER_LOGGED_IN, data, "")

@@ -361,7 +361,7 @@ def _parts(call: ToolCall) -> dict[str, Any]:
 
 
 def result_parts(result: ToolResult) -> dict[str, Any]:
-    """What a hook may change of a result, as plain JSON."""
+    """The parts of a result that a hook may change, as plain JSON."""
     error = result.error
     return {
         "ok": result.ok,
@@ -407,7 +407,7 @@ def _withheld(impl: HookImplementation, call: ToolCall, result: ToolResult, deni
 
 
 def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:
-    """What a hook may change of a result; where it came from stays."""
+    """The parts of a result that a hook may change; its origin stays."""
     if result.ok and not answer.ok:
         return result.replace(ok=False, value=None, content=(), error=answer.error, status=answer.status)
     own = copy_for_plugin(answer)

@@ -130,7 +130,7 @@ class HookQuarantine:
         self._base.recorder.note(HOOK_QUARANTINED, data, plugin=rest.plugin)
 
     def of(self, plugin: str) -> tuple[RestingHook, ...]:
-        """What rests of one plugin now, in any process that shares the state folder."""
+        """The paused hooks of one plugin, in any process of the state folder."""
         return tuple(
             r for r in self._recorded_pauses().values() if r.plugin == plugin and time.time() < _seconds(r.until)
         )
@@ -176,7 +176,7 @@ class HookQuarantine:
         return made
 
     def _fresh(self, rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
-        """Those that are still worth knowing."""
+        """The rows that are still needed."""
         now = time.time()
         kept = [(key, row) for key, row in rows.items() if now < max(_seconds(row.until), _seconds(row.since) + KEPT_S)]
         if len(kept) > _MOST_KEPT:

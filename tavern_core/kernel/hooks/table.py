@@ -68,7 +68,7 @@ class HookImplementation:
     when: Callable[[ToolSpec], bool] | None = None
     plugin: str = ""
     is_builtin: bool = False
-    """Of one of the host's own plugins."""
+    """Whether the plugin is built in."""
     ctx: PluginContext | None = None
     timing: HookTiming = field(default_factory=HookTiming, compare=False)
 
@@ -78,7 +78,7 @@ class HookImplementation:
 
 
 class _Facade:
-    """What pluggy knows of a plugin: a function for each implementation."""
+    """What pluggy knows about a plugin: a function for each implementation."""
 
     def __init__(self, implementations: Iterable[HookImplementation]) -> None:
         for number, implementation in enumerate(implementations):

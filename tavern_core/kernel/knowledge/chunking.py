@@ -15,7 +15,7 @@ from tavern_core.model.skill import split_skill
 
 CODE: Final = "KNOWLEDGE_INVALID"
 MOST_PARTS: Final = 5_000
-"""Of one document; the rest of it is not indexed."""
+"""Limit for one document; the rest of it is not indexed."""
 LONGEST_PART: Final = 1_500
 """Characters: about 400 tokens of English, 1,500 of Chinese."""
 _LONGEST_HEADING: Final = 200

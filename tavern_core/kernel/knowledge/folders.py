@@ -26,7 +26,7 @@ _MOST_FINDINGS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class FolderListing:
-    """What a folder holds."""
+    """The content of a folder."""
 
     files: dict[str, Stamp | None]
     """Path below the folder → its stamp, None if unreliable."""

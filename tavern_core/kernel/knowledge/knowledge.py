@@ -34,7 +34,7 @@ class KnowledgeBase:
     """Folders of documents under one name."""
 
     name: str
-    """What is behind ``kb:`` in citations; one of an agent profile begins with ``./``."""
+    """The name after ``kb:`` in citations; for a base of an agent profile, it begins with ``./``."""
     folders: tuple[Path, ...]
     description: str = ""
     trusted: bool = True
@@ -49,7 +49,7 @@ class KnowledgeState:
     documents: int
     passages: int
     findings: tuple[Finding, ...] = field(default=())
-    """What could not be read, and why."""
+    """Files that could not be read, with reasons."""
 
     def to_json(self) -> dict[str, Any]:
         return {

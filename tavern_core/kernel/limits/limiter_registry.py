@@ -155,7 +155,7 @@ class LimitTable:
         self.records = records
         self.cache = ResultCache(cache_bytes)
         self.clock: Callable[[], float] = time.monotonic
-        """Of breakers; for tests of what takes long."""
+        """The clock of breakers, which tests replace."""
         self._callers = dict(callers)
         self._of_all = ToolLimits(retries=retries)
         self._recorder = recorder

@@ -14,7 +14,7 @@ from tavern_core.errors import BudgetExceeded
 from tavern_core.frozen_dataclass import dataclass
 
 held: Final[ContextVar[frozenset[object]]] = ContextVar("tavern_held", default=frozenset())
-"""What the calls around this one hold: slots with their tickets, and idempotency keys. Who holds something does not wait for it."""
+"""What the enclosing calls hold: slots with their tickets, and idempotency keys. A holder does not wait for its own."""
 PAUSE_MS: Final = 1_000
 """When to call again if it is not known when the calls before it end."""
 

@@ -98,7 +98,7 @@ class AuditLog:
         return replace(report, ok=False, problems=(LogProblem(str(self.path), 0, "missing", "there is no log here"),))
 
     def explain(self, call_id: str) -> CallStory | None:
-        """Who called what and why, who changed or refused it, its result and the calls it made; None: no record.
+        """The caller, purpose, changes, refusals and result of a call, and the calls that it made; None: no record.
 
         Raises:
             StateDamaged: a file cannot be opened (STATE_DAMAGED).

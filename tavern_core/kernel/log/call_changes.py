@@ -1,4 +1,4 @@
-"""What plugins changed of a call, as it is put on the record: which plugin, and the values before and after, redacted.
+"""The changes that plugins made to a call, for the record: the plugin, and the values before and after, redacted.
 
 {"plugin": "call-guard", "path": "/arguments/text", "before": "to ada@example.org", "after": "to [e-mail]"}
 """
@@ -23,7 +23,7 @@ _MISSING: Final = object()
 
 
 class CallChange(NamedTuple):
-    """What one plugin changed."""
+    """The changes of one plugin."""
 
     plugin: str
     changed: str
@@ -34,7 +34,7 @@ class CallChange(NamedTuple):
 
 
 def changed_by(changes: Sequence[CallChange]) -> list[dict[str, str]]:
-    """Who changed what, by name only."""
+    """The names of plugins and what they changed."""
     return [{"plugin": change.plugin, "changed": change.changed} for change in changes]
 
 

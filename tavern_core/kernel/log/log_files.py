@@ -107,14 +107,14 @@ def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) 
 
 @dataclass(slots=True)
 class LogTail:
-    """What was seen. Offsets are bytes from the beginning of the file."""
+    """The result of a scan. Offsets are bytes from the beginning of the file."""
 
     end: int
     """Behind the last complete line."""
     last: ChainLink | None = None
     """The last intact record."""
     torn: bytes = b""
-    """What follows the last complete line: a record whose writer died."""
+    """The bytes after the last complete line: a record whose writer died."""
     damaged: list[int] = field(default_factory=list)
     """Complete lines that are not intact records and that no record of the log mentions yet."""
     damaged_at_end: int = 0

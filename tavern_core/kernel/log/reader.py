@@ -31,12 +31,12 @@ class LogRecord:
     time: str
     """ISO 8601, UTC, milliseconds."""
     type: str
-    """One of `EVENT_TYPES`."""
+    """A type in `EVENT_TYPES`."""
     call_id: str
     """The call that it belongs to; empty for what belongs to none."""
     plugin: str
     data: Mapping[str, Any]
-    """What the event says: ``tool``, ``principal``, ``arguments``, ``reason`` … as docs/configuration.md names them."""
+    """The data of the event: ``tool``, ``principal``, ``arguments``, ``reason`` … (see docs/configuration.md)."""
     prev: str
     """Hash of the record before."""
     hash: str

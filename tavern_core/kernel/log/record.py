@@ -41,7 +41,7 @@ _second: tuple[int, str] = (0, "1970-01-01T00:00:00")  # formatted once a second
 
 
 class ChainLink(NamedTuple):
-    """What a record adds to the chain."""
+    """The data that a record adds to the chain."""
 
     seq: int
     hash: str

@@ -214,7 +214,7 @@ class Recorder:
                 data["diff"] = rows
 
     def _about(self, call: ToolCall, redact: Redactor) -> dict[str, Any]:
-        """Who calls what, through which entry point, why, and with which arguments."""
+        """The caller, tool, entry point, purpose and arguments of a call."""
         context = call.context
         data: dict[str, Any] = {"tool": call.tool, "door": call.door, "principal": context.principal}
         # Written out: this runs for every call, and a loop over pairs costs a microsecond.
@@ -287,7 +287,7 @@ class Recorder:
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {printed(error)}")
 
     def _write_log(self, write: Callable[..., Any], *what: Any) -> bool:
-        """Put something into the log; False when that failed."""
+        """Write to the log; False: that failed."""
         try:
             write(*what)
         except (TavernError, OSError, ValueError) as error:

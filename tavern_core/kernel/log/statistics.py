@@ -1,4 +1,4 @@
-"""What the audit log says of tools in numbers: how often, how well, how long."""
+"""Statistics of tools from the audit log: calls, failures, durations."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _WHO: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CallStory:
-    """What the log knows of one call; `facts` by their names in the log, absent where no record has them."""
+    """What the log contains about one call; `facts` by their names in the log, absent if no record has them."""
 
     call_id: str
     facts: Mapping[str, Any]
@@ -36,10 +36,10 @@ class CallStory:
     by: str = ""
     """The plugin that refused it; empty: the host."""
     effect: str = ""
-    """Of a call that failed, what it may have changed: ``none``, ``done`` or ``unknown``."""
+    """For a failed call, what it may have changed: ``none``, ``done`` or ``unknown``."""
     duration_ms: float | None = None
     diff: Sequence[Mapping[str, Any]] = ()
-    """What plugins changed of it and of its answer, one place a row."""
+    """The changes that plugins made to the call and its answer, one row per place."""
     records: tuple[LogRecord, ...] = ()
     """Its records, oldest first."""
     calls: tuple[LogRecord, ...] = ()

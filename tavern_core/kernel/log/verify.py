@@ -31,7 +31,7 @@ _REMEMBERED: Final = 4096  # hashes of the latest records, to check one that is 
 
 @dataclass(frozen=True, slots=True)
 class LogProblem(Problem):
-    """One place where the log is not what was written."""
+    """A place where the log is not as it was written."""
 
     file: str
     line: int
@@ -50,7 +50,7 @@ class LogProblem(Problem):
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` found."""
+    """The result of `verify`."""
 
     ok: bool
     records: int

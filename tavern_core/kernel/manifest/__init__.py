@@ -1,1 +1,1 @@
-"""What plugin.yaml and tool files say, and what they must say."""
+"""Reads and validates plugin.yaml and tool files."""

@@ -30,7 +30,7 @@ MOST_TOOL_FILES: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTools:
-    """What the declarations say."""
+    """The declared tools of a plugin."""
 
     specs: tuple[ToolSpec, ...] = ()
     """Tools that are known completely."""

@@ -33,7 +33,7 @@ _MOST_CUTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ManifestReading:
-    """What one plugin.yaml says.
+    """The content of one plugin.yaml.
 
     `manifest` is None when a finding is an error; `findings` come in the order of the text; `document` knows the places.
     """

@@ -43,7 +43,7 @@ TOOL_FILE_SUFFIX: Final = ".tool.json"
 
 @dataclass(frozen=True, slots=True)
 class ToolFileReading:
-    """What one tool file says; `definition` is None when a finding is an error."""
+    """The content of one tool file; `definition` is None if a finding is an error."""
 
     definition: ToolDefinition | None
     findings: tuple[Finding, ...]
@@ -52,7 +52,7 @@ class ToolFileReading:
 
 @dataclass(frozen=True, slots=True)
 class SpecReading:
-    """What became of one definition."""
+    """The result of reading one definition."""
 
     id: str = ""
     """The canonical id; empty when what was written is none."""

@@ -21,7 +21,7 @@ class TranslatedPlugin:
     """What was made of one folder; None for `manifest` means that `findings` hold an error."""
 
     name: str
-    """Of the plugin."""
+    """The name of the plugin."""
     manifest: Manifest | None = None
     tools: DeclaredTools = DeclaredTools()
     findings: tuple[Finding, ...] = ()

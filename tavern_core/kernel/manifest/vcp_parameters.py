@@ -30,7 +30,7 @@ _BLOCK: Final = re.compile(r"<<<\[TOOL_REQUEST\]>>>.*?(?:<<<\[END_TOOL_REQUEST\]
 _NAME: Final = re.compile(r"[\w.-]{1,64}\Z")
 _BATCH: Final = re.compile(r"command\d+\Z", re.IGNORECASE)
 _NOT_ARGUMENTS: Final = frozenset({"tool_name", "command"})
-"""Who is called, and what of it: the host says both itself."""
+"""The tool and the command, which the host sets itself."""
 LONGEST_TEXT: Final = 50_000
 """Characters of one description that are read."""
 MOST_PARAMETERS: Final = 64

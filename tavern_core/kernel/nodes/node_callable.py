@@ -1,4 +1,4 @@
-"""What runs when a node runs: the function behind it, and how it wants to be called."""
+"""The code of a node: the function behind it, and how it must be called."""
 
 from __future__ import annotations
 

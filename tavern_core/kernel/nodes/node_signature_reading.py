@@ -34,7 +34,7 @@ _AS_MARKED: Final = (
     "bypass", "default_mode", "mode_config_key", "client_script_url", "width", "is_ui_node", "cache", "idempotent", "fast",
     "timeout_ms", "limit", "resource", "capabilities",
 )  # fmt: skip
-"""What a specification takes over from the mark as it is."""
+"""The fields that a specification takes from the mark unchanged."""
 _SCALARS: Final[Mapping[Any, str]] = {
     str: "STRING",
     int: "INTEGER",

@@ -57,7 +57,7 @@ class Metrics:
         self._ended: deque[tuple[CallTrace | None, bool]] = deque()
         """Calls that are not added up yet, and whether they went well."""
         self._counted: set[CallTrace] = set()
-        """Of jobs whose callers are about to get the result."""
+        """The traces of jobs whose callers are about to get the result."""
         self._tools: set[str] = set()
         """Names that are known to be of tools."""
         self._counts: Counter[tuple[str, bool]] = Counter()

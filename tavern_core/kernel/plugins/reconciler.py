@@ -82,7 +82,7 @@ class Reconciler:
         if await self.lifecycle.activate_all(self.starts_with_host):
             self.check_plugins()
 
-    # Who is there -----------------------------------------------------------------------------------------------------
+    # Discovery --------------------------------------------------------------------------------------------------------
 
     async def look_again(self) -> None:
         """Discover plugins again: removed or replaced ones stop, new ones are checked and started."""
@@ -127,7 +127,7 @@ class Reconciler:
                 self._base.diagnostics.put(_clash(candidate, used, unused), found=True)
         return list(unique.values())
 
-    # Who may be used --------------------------------------------------------------------------------------------------
+    # Eligibility ------------------------------------------------------------------------------------------------------
 
     def check_plugins(self) -> None:
         """Determine the state of every inactive plugin from declarations, grants and configuration."""

@@ -26,7 +26,7 @@ PREFIX = "extensions."
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSetting:
-    """One setting and whose it is."""
+    """A setting and its owner."""
 
     key: str
     """The full key."""

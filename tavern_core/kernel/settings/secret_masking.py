@@ -1,4 +1,4 @@
-"""What must not be shown: which settings are secret, and the strings that are masked everywhere."""
+"""Which settings are secret, and the strings that are masked everywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
 _GENERATIONS: Final = 4
-"""Of secrets that are renewed: a call that is under way may still be answered with a token of before."""
+"""How many values of a renewed secret are masked: a running call may still be answered with an older token."""
 _OF_HEADER: Final = re.compile(
     r'(?:bearer|basic|token|key|api-?key)\s+(?:token=)?"?(?P<named>[^\s"]+)"?'
     r'|[a-z][\w-]*\s+(?:token=)?"?(?P<long>(?=\S*\d)[^\s"]{16,})"?',
@@ -75,7 +75,7 @@ class KnownSecrets:
         self.values: frozenset[str] = frozenset()
         """All of them. Every call reads this, so it is an attribute and not a property."""
         self.renewed: frozenset[str] = frozenset()
-        """Those of `renew`."""
+        """The values that `renew` added."""
         self.needles: tuple[bytes, ...] = ()
         """The secrets in all their spellings as they would stand in JSON, for a quick look whether a line has one."""
 

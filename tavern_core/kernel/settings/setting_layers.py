@@ -1,4 +1,4 @@
-"""What a setting is worth: the user's file over this instance's configuration over the default.
+"""The effective value of a setting: the user's file, then this instance's configuration, then the default.
 
 A stored value that its setting does not allow is a finding, and the layer below counts.
 """
@@ -49,7 +49,7 @@ class DescribedSetting:
 
     @property
     def group(self) -> str:
-        """What it is grouped by inside its plugin."""
+        """The group of the setting within its plugin."""
         return self.item.category_key or self.item.category
 
     def to_json(self) -> dict[str, Any]:
@@ -131,11 +131,11 @@ class SettingLayers:
         return found
 
     def follow(self, row: DeclaredSetting, reference: Mapping[str, Any], base: Path) -> Any:
-        """What is behind a reference. Raises as `resolve`."""
+        """The value behind a reference. Raises as `resolve`."""
         return follow(row.item, row.key, reference, base, self.env, self.keyring)
 
     def findings(self, rows: Iterable[DeclaredSetting], table: SettingTable) -> list[Finding]:
-        """What is wrong in what is stored for these settings and their plugins."""
+        """Findings about the stored values of these settings and their plugins."""
         user = self.user()
         rows = list(rows)
         found = [finding for row in rows for finding in self.value(row, user.values)[2]]

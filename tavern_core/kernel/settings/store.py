@@ -44,7 +44,7 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class SavedChanges:
-    """What a save did."""
+    """The result of a save."""
 
     changes: tuple[SettingChange, ...] = ()
     by: str = ""
@@ -72,7 +72,7 @@ class UndeclaredSettings(Protocol):
         ...
 
     def refused(self, plugin: str, error: SettingsInvalid) -> None:
-        """What `take` gave cannot be declared."""
+        """Report that a setting from `take` cannot be declared."""
         ...
 
     def withheld(self, plugin: str) -> tuple[str, str]:
@@ -241,7 +241,7 @@ class SettingsStore:
         return str(text)
 
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
+        """Findings about stored values: an unreadable file, invalid values, unknown keys."""
         self._complete(None)
         with self._lock:
             return tuple(self._layers.findings(list(self._table), self._table))

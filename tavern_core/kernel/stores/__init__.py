@@ -1,1 +1,1 @@
-"""What must survive a process, on the disk and in memory."""
+"""Storage that survives a process, on disk and in memory."""

@@ -18,5 +18,5 @@ def ask_to_end(records: RecordStore, id_: str) -> None:
 
 
 def asked_to_end(records: RecordStore) -> list[str]:
-    """What was asked lately, of all processes: one read for all."""
+    """Recent requests of all processes: one read serves all."""
     return [record.key for record in records.list(END, most=10_000)]

@@ -102,7 +102,7 @@ class MemoryRecords:
             return sum(wait_for(at, seconds, now) > 0 for at in self._uses.get(key, ()))
 
     def _forget_idle(self, now: float) -> None:
-        """Those unused for the longest time; the code that names the keys bounds the rest."""
+        """Drop the keys that were unused for the longest time; the code that chooses the keys bounds the rest."""
         for key in sorted(self._uses, key=lambda one: self._uses[one][-1] if self._uses[one] else now)[
             : _MOST_RATES // 2
         ]:

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 OnDamage = Callable[[Path, Path], None]
 OnRepair = Callable[[Path], None]
 _VERSION: Final = 1
-"""Of all schemas, in the file."""
+"""The version of all schemas, stored in the file."""
 LOCK_S: Final = 10.0
 """How long a statement waits for other processes."""
 LOOK_S: Final = 0.1
 """How often it is checked that an open file is still the one of this name: another process may have renamed it."""
 
 _MOST_FRAMES: Final = 1_000
-"""Of a write-ahead log that are looked at after those that SQLite reads."""
+"""How many frames of a write-ahead log are checked beyond those that SQLite reads."""
 _LOOK_S: Final = 0.01
 """Between two looks at a log to which another process may be writing."""
 
@@ -66,11 +66,11 @@ class SqliteFile:
         self._on_damage = on_damage
         self._wait_s = wait_s
         self._process = 0
-        """Which one opened it."""
+        """The process that opened it."""
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
         self._inode = 0
-        """Of the file that is open."""
+        """The inode of the open file."""
         self._looked_at = 0.0
 
     @property

@@ -48,7 +48,7 @@ _CHECKPOINT_S: Final = 0.5
 _ENTER_S: Final = 1.0
 """How long a process waits for the lock of its own file, which others take for a moment to see whether it is alive."""
 _CACHE_KB: Final = 8_000
-"""Of pages, four times SQLite's own: keys are hashes, so each call looks at another page."""
+"""The size of the page cache, four times SQLite's default: keys are hashes, so each call reads another page."""
 _NEWEST: Final = "CREATE INDEX IF NOT EXISTS newest ON records (kind, created, owner, state) WHERE kind != 'answer'"
 """Files of earlier versions have no such index, and get it when they are opened."""
 _SCHEMA: Final = f"""
@@ -73,7 +73,7 @@ _ANSWERS: Final = "kind = ?"
 _GARBAGE: Final = "kind GLOB '*[^ -~]*' OR (kind = 'answer' AND key GLOB '*[^0-9a-f]*')"
 """Records that could not be found again, because their names are damaged: those of answers are hexadecimal."""
 _LONGEST_PERIOD_S: Final = 7 * 86_400.0
-"""Of a rate that another process may count here; this one knows its own."""
+"""The longest period of a rate that another process may count here; this process knows its own rates."""
 _FORGET_USES: Final = (
     "DELETE FROM uses WHERE key IN (SELECT key FROM uses WHERE slot >= 0 GROUP BY key HAVING max(at) < ?)"
 )
@@ -129,9 +129,9 @@ class SqliteRecords:
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
-        """Of what is only written; making one for each statement costs as much as the lock."""
+        """The cursor for writes; creating one for each statement costs as much as the lock."""
         self._inode = 0
-        """Of the file that is open."""
+        """The inode of the open file."""
         self._looked_at = 0.0
         self._added = self._taken = self._written = 0
         self._longest_s = _LONGEST_PERIOD_S

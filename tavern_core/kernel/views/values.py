@@ -1,4 +1,4 @@
-"""What passes through a view: plain data, copied.
+"""The values that pass through a view: plain data, copied.
 
 JSON goes in and out: mappings with text keys, lists, text, numbers, booleans, None. A tuple arrives as a list, a subclass
 (OrderedDict, IntEnum) and a read-only mapping as what they stand for. Text and numbers are immutable and passed on;

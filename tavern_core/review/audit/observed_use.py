@@ -18,16 +18,16 @@ EVERYTHING: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class ObservedUse:
-    """What was used, where."""
+    """The used resource and the line."""
 
     kind: UseKind
     target: str
     """In the notation of a scope: ``$data/x``, ``./x``, ``/etc/x``, ``example.org:8443``, a program, a variable, a service."""
     file: str
-    """Of the plugin, relative to its folder."""
+    """The plugin's file, relative to its folder."""
     line: int
     path: str = ""
-    """Of files: the absolute path."""
+    """For files: the absolute path."""
 
     @property
     def said(self) -> str:

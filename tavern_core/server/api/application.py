@@ -134,7 +134,7 @@ class ApiApplication:
         raise RequestFailed(405, "USAGE", detail, "GET /api/openapi.json", headers={"allow": ", ".join(allowed)})
 
     async def _admitted(self, route: Route, text: str) -> Token:
-        """Whose request it is. Raises RequestFailed: no token that is valid, or not one for this route (POLICY_DENIED)."""
+        """The token of a request. Raises RequestFailed: no valid token, or not one for this route (POLICY_DENIED)."""
         holder = await self._access.token(text)
         if holder is None:
             challenge = {"www-authenticate": 'Bearer error="invalid_token"'} if text else {"www-authenticate": "Bearer"}

@@ -53,7 +53,7 @@ async def tools(exchange: Exchange) -> Response:
 
 
 async def tool(exchange: Exchange) -> Response:
-    """One of them, also in the format of a model API."""
+    """One tool, also in the format of a model API."""
     spec = await asyncio.to_thread(_seen_tool, exchange, exchange.path["id"])
     dialect = exchange.query.get("dialect")
     shown = _shown(spec) if dialect is None else export_for_model(spec, dialect)

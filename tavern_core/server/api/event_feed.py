@@ -223,7 +223,7 @@ class EventFeed:
             self._first += 1
 
     def _owner(self, event: Event) -> tuple[str, str] | None:
-        """Whose event it is: as it says itself, or as an earlier one of the same call, run or job did."""
+        """The owner of an event: from the event itself, or from an earlier one of the same call, run or job."""
         data = event.data
         ids = [id_ for id_ in (event.call_id, *(data.get(name) for name in _IDS)) if isinstance(id_, str) and id_]
         owner = next((self._owners[id_] for id_ in ids if id_ in self._owners), None)

@@ -32,14 +32,14 @@ _BODIES: Final = "GET /api/openapi.json describes the bodies"
 
 @dataclass(frozen=True, slots=True)
 class ApiState:
-    """What all requests to one server share."""
+    """The state that all requests to one server share."""
 
     tavern: Tavern
     config: ServerConfig
     feed: EventFeed
     kept: CachedResponses
     document: CachedResponse
-    """That of OpenAPI."""
+    """The OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Exchange:
 
     @property
     def holder(self) -> Token:
-        """Whose request it is."""
+        """The token of the request."""
         assert self.caller is not None
         return self.caller
 

@@ -27,11 +27,11 @@ class Route:
     path: str
     """Variables in braces: ``/api/jobs/{id}``."""
     roles: tuple[Role, ...]
-    """Of which one is needed; `PUBLIC`: no token is, `ANY_TOKEN`: any token will do."""
+    """One of these roles is needed; `PUBLIC`: no token, `ANY_TOKEN`: any token."""
     summary: str
-    """What it does, as a sentence."""
+    """The summary of the route, a sentence."""
     answer: str
-    """What comes back, in a few words."""
+    """A short description of the response."""
     handler: Handler | None = None
     """None: the MCP server."""
     query: Mapping[str, str] | None = None

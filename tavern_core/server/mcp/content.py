@@ -19,7 +19,7 @@ _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Type of a block → what it must have."""
 _KINDS: Final[Mapping[str, type]] = {"resource": Mapping}
-"""Of what must be no text."""
+"""Types of fields that are not text."""
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 CALL_ID: Final = "tavern/callId"
 IDEMPOTENCY: Final = "tavern/idempotency"
@@ -28,7 +28,7 @@ ERROR: Final = "tavern/error"
 
 
 def call_result(result: ToolResult, *, is_structured: bool = False) -> dict[str, Any]:
-    """What `tools/call` answers.
+    """The response to `tools/call`.
 
     Args:
         is_structured: the tool is listed with an output schema, so that clients insist on structured content.
@@ -72,7 +72,7 @@ def complete(**members: Any) -> dict[str, Any]:
 
 
 def resource_contents(uri: str, media_type: str, result: ToolResult) -> list[dict[str, Any]]:
-    """What `resources/read` answers for a tool that gave the resource."""
+    """The response to `resources/read` for a tool that returned the resource."""
     found = [_contents(uri, media_type, block) for block in result.content] if result.has_content else []
     if found:
         return found

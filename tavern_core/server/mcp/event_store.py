@@ -24,7 +24,7 @@ from tavern_core.server.mcp.service import ListPages
 
 _MOST_STREAMS: Final = 2_000
 _MOST_EVENTS: Final = 200
-"""Of one stream."""
+"""Limit for one stream."""
 _MOST_BYTES: Final = 64_000_000
 
 
@@ -68,7 +68,7 @@ class RecentEvents:
     def __init__(self, pages: ListPages) -> None:
         self.pages = pages
         self._streams: OrderedDict[str, _StoredStream] = OrderedDict()
-        """That which was sent something last is the last one."""
+        """The stream with the most recent event is the last one."""
         self._numbers: Counter[str] = Counter()
         """Principal → its streams."""
         self._sizes: Counter[str] = Counter()
@@ -150,7 +150,7 @@ class SessionEvents(EventStore):
         return stream.id
 
     def forget(self, stream: _StoredStream) -> None:
-        """One of its streams was dropped."""
+        """Remove a stream that was dropped."""
         self._streams.pop(stream.id, None)
 
     def _page_of(self, message: JSONRPCMessage | None) -> bytes | None:

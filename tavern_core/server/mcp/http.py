@@ -51,7 +51,7 @@ _ANSWERED_AT_ONCE: Final = frozenset(
 )  # fmt: skip
 """Methods of the 2026 era that send nothing but their answer: no stream is made ready for them, which takes half of their time."""
 _now: Final[ContextVar[Token | None]] = ContextVar("tavern_mcp_holder", default=None)
-"""Whose request the library is looking at."""
+"""The token of the request that the library is handling."""
 
 
 class McpApplication:
@@ -132,7 +132,7 @@ class McpApplication:
         return watched
 
     def _other_path(self, scope: Scope) -> Response | None:
-        """What is answered to a request that is not for the endpoint; None: it is."""
+        """The response to a request that is not for the endpoint; None: it is."""
         path, config = scope["path"].removeprefix(scope.get("root_path", "")), self._service.config
         if path.rstrip("/") == self._path.rstrip("/"):
             return None

@@ -206,7 +206,7 @@ def _written(tools: list[Any]) -> bytes:
 
 
 def cursor_of(number: int) -> str:
-    """What names a page in `nextCursor`."""
+    """The text that identifies a page in `nextCursor`."""
     return base64.urlsafe_b64encode(f"page:{number}".encode()).decode()
 
 

@@ -29,7 +29,7 @@ _USED: Final = "mcp-state"
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """What is known from earlier rounds of a call."""
+    """The data from earlier rounds of a call."""
 
     answers: Mapping[str, Any]
     """Key of a question → its answer."""
@@ -84,7 +84,7 @@ class RequestStates:
 
 
 def holder_of(ctx: ServerRequestContext[Any, Any]) -> Token:
-    """Whose request it is."""
+    """The token of the request."""
     holder = ctx.lifespan_context if ctx.request is None else ctx.request.scope["tavern.holder"]
     assert isinstance(holder, Token)
     return holder

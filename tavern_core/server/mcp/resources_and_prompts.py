@@ -58,7 +58,7 @@ _NOT_FOUND_OF_2025: Final = -32002
 _TTL_MS: Final = 60_000
 _MOST_SUGGESTIONS: Final = 100
 _LONGEST_URI: Final = 2_000
-"""Of a resource that is watched."""
+"""The longest URI of a watched resource."""
 _LARGEST_ARTIFACT: Final = 16_000_000
 
 

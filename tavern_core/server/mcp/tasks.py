@@ -222,7 +222,7 @@ def needs_tasks(spec: ToolSpec) -> bool:
 
 
 def _checked(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> Token:
-    """Whose request it is.
+    """The token of the request.
 
     Raises:
         MCPError: an older protocol (-32601), a client without the extension (-32021), a header that names another task (-32020).

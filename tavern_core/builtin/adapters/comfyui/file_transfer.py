@@ -24,7 +24,7 @@ from tavern_core.model.result import Evidence, ToolResult
 from tavern_core.model.safe_printing import shortened
 
 MOST_BYTES: Final = 64_000_000
-"""Of one file, in either direction."""
+"""Limit for one file, in either direction."""
 _TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")
 _SUFFIX: Final = re.compile(r"\.[a-z0-9]{1,8}\Z")
 _LONGEST_ARGUMENT: Final = 60

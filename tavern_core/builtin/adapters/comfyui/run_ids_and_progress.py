@@ -35,7 +35,7 @@ class ComfyUIRequest:
     values: Mapping[str, Any]
     """The arguments, with the seeds that were drawn."""
     mark: str
-    """Of the arguments: the server keeps it with the run, so that a key is not taken for a run with others."""
+    """A digest of the arguments: the server stores it with the run, so that a key cannot match other arguments."""
     call: UpstreamCall
 
     def must_be_of(self, mark: object) -> None:

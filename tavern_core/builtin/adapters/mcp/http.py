@@ -91,7 +91,7 @@ class NonRaisingClient:
         self._sender = sender
         own = {name.lower(): value for name, value in upstream.headers.items()}
         self._headers = {k: v for k, v in own.items() if k != "accept-encoding" and not _is_of_protocol(k)}
-        """Of requests to the server, and not of those to who knows its users."""
+        """Headers for requests to the server, and not for those to its login server."""
         self._posted = {**sender.headers, **self._headers, **_POSTED}
         """Headers of each request of `post`."""
         self.name = upstream.name

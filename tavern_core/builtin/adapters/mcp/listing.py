@@ -22,7 +22,7 @@ MOST_ITEMS: Final = 10_000
 MOST_PAGES: Final = 1_000
 MOST_TOOL_BYTES: Final = 200_000
 MOST_BYTES: Final = 64_000_000
-"""Of all tools."""
+"""Limit for all tools together."""
 MOST_LEFT_OUT: Final = 1_000
 _LONGEST_NAME: Final = 256
 _LONGEST_DESCRIPTION: Final = 20_000

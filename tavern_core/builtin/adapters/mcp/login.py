@@ -40,7 +40,7 @@ REFRESH_S: Final = 30.0
 _LAST_S: Final = 4.0
 """The same where the connection is closed meanwhile."""
 _MOST_TRIES: Final = 3
-"""Of one request: with the tokens that are known, with those of another process, with refreshed ones."""
+"""Attempts per request: with the known tokens, with those of another process, with refreshed ones."""
 _MOST_SCOPE: Final = 1_000
 _MOST_REQUEST: Final = 16_384
 _PAGE: Final = (

@@ -36,7 +36,7 @@ class ScriptCommand:
     """A checked command."""
 
     runner: str
-    """One of `RUNNERS`, or empty if the file itself is the program."""
+    """A name in `RUNNERS`; empty: the file itself is the program."""
     before: tuple[str, ...]
     """Options of the runner."""
     file: Path

@@ -52,7 +52,7 @@ class OpenAILLM:
     timeout_s: float = 120.0
     """How long the API may take for a whole answer, or for the next piece of a streamed one."""
     max_bytes: int = 32_000_000
-    """Of one answer."""
+    """Limit for one answer."""
     retries: int = 3
     """Further attempts after 429 and 5xx, as long as nothing was received."""
     options: Mapping[str, Any] = field(default_factory=dict)
