@@ -443,18 +443,18 @@ async def test_a_bypassed_node_gives_what_its_type_says_and_skips_what_depends_o
 
 async def test_who_follows_a_run_on_another_thread_sees_its_last_event() -> None:
     run, is_ending, has_looked = made(flow({"a": "t:Inc"}), ALL), threading.Event(), threading.Event()
-    note = run.note
+    emit = run.emit
 
     def late(kind: str, path: str, data: Any = None) -> float:
         if kind == "run:complete":
             is_ending.set()
             has_looked.wait(30)
-        return note(kind, path, data)
+        return emit(kind, path, data)
 
     async def followed() -> list[str]:
         return [event.kind async for event in follow_events(run, 0)]
 
-    run.note = late
+    run.emit = late
     thread = threading.Thread(target=lambda: asyncio.run(run.execute()))
     thread.start()
     await asyncio.to_thread(is_ending.wait, 30)
