@@ -196,6 +196,7 @@ EVIL: Final[dict[str, Answer]] = {
     "405": lambda self, number: self.reply(405, b'{"detail":"Method Not Allowed"}'),
     "500": _status(500),
     "503": _status(503, retry_after="7"),
+    "503-proxy": _status(503),
     "accepted": lambda self, number: self.reply(202, b""),
     "any-error": lambda self, number: self.reply(200, failure(number, -32000, "out of order")),
     "marked": lambda self, number: self.reply(200, b"\xef\xbb\xbf" + result(number, WELL)),

@@ -372,12 +372,14 @@ def _refusal(response: httpx2.Response, name: str) -> CallError | None:
     if status == 403:
         return PolicyDenied(f"{name} refuses (HTTP 403)", hint=f"tavern upstreams connect {name} asks for more rights")
     if status in (429, 503):
+        # Without a time to come back, 503 is also what a proxy says of an answer that broke off.
+        is_refused = status == 429 or "retry-after" in response.headers
         return UpstreamError(
             f"{name} has no time (HTTP {status})",
-            hint="wait, and call again" if status == 429 else "",
+            hint="wait, and call again" if is_refused else "",
             retryable=True,
             retry_after_ms=retry_after_ms(response.headers),
-            outcome="none" if status == 429 else "unknown",  # 503 is also what a proxy says of an answer that broke off
+            outcome="none" if is_refused else "unknown",
         )
     if status in (502, 504):
         return UpstreamError(
