@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.llm import LLM, LLMAnswer, ModelCall, Price, ScriptedLLM
     from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Prompt, Resource, Service
-    from tavern_core.contract.read_only_decorators import mutates, read_only
+    from tavern_core.contract.published_methods import mutates, read_only
     from tavern_core.contract.tool_context import ToolContext
     from tavern_core.contract.tools import Tool, factory, offer, tool
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
@@ -108,7 +108,7 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
 _HOME = {
     "tavern_core.contract.context": ("PluginContext",),
     "tavern_core.contract.decisions": ("deny", "require_approval"),
-    "tavern_core.contract.read_only_decorators": ("mutates", "read_only"),
+    "tavern_core.contract.published_methods": ("mutates", "read_only"),
     "tavern_core.contract.guards.folder": ("Folder",),
     "tavern_core.contract.hookspecs": ("hookimpl",),
     "tavern_core.contract.llm": ("LLM", "LLMAnswer", "ModelCall", "Price", "ScriptedLLM"),

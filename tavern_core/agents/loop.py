@@ -34,7 +34,7 @@ from tavern_core.errors import CallError, CallTimeout, TavernError
 from tavern_core.kernel.settings.result_redaction import masking
 from tavern_core.model.agent_run import AgentOutcome, AgentState
 from tavern_core.model.safe_printing import printed
-from tavern_core.model.text_calls_outcome import TextOutcome
+from tavern_core.model.text_call import TextOutcome
 from tavern_core.model.token_estimate import tokens_of
 
 Message = Mapping[str, Any]

@@ -13,25 +13,29 @@ The result names what was left out. The same host, profile and task give the sam
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from tavern_core.agents.profile_resolution import KNOWLEDGE, SKILLS, KnownNames, PromptFields, read_fields
 from tavern_core.agents.prompt_texts import TEXTS, PromptTexts, built_in
 from tavern_core.agents.schema_budget import fitting, tokens_of_schema, with_examples
-from tavern_core.agents.skill_and_knowledge_sections import PromptSection, knowledge_section, skills_section
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile, ProfileLike
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, fill_prompt, placeholders_of
-from tavern_core.kernel.catalogue.parameter_text import fold_lines
+from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.knowledge.knowledge import KnowledgeBase, KnowledgeBases
 from tavern_core.model.call import CallContext
-from tavern_core.model.json_members import json_members
 from tavern_core.model.knowledge import Passage
 from tavern_core.model.message_translation import Language
+from tavern_core.model.plain_data import json_members
+from tavern_core.model.safe_printing import seen
+from tavern_core.model.skill import Skill
 from tavern_core.model.token_estimate import tokens_of
+from tavern_core.tam import neutralise
 
 TOOLS_SHARE: Final = 0.6
 MOST_PASSAGES: Final = 8
@@ -255,3 +259,72 @@ def _relevant(knowledge: KnowledgeBases, task: str, bases: Sequence[KnowledgeBas
 def _unread(knowledge: KnowledgeBases, bases: Sequence[KnowledgeBase]) -> Iterator[Finding]:
     for base in bases:
         yield from knowledge.state(base).findings
+
+
+_END: Final = re.compile("</(?=passage)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSection:
+    """A list in a prompt."""
+
+    part: Literal["skills", "knowledge"]
+    placeholder: str
+    intro: str
+    items: tuple[tuple[str, str], ...]
+    """(name, text), in order of importance."""
+    gap: str
+    nothing: str
+    """The text of an empty list."""
+
+    def text(self, names: Sequence[str]) -> str:
+        """The items with these names."""
+        shown = [text for name, text in self.items if name in names]
+        return self.gap.join([self.intro, *shown]) if shown else self.nothing
+
+    def chosen(self, room: int) -> list[str]:
+        """The names of the items that fit into `room` tokens; an item that is too long is skipped."""
+        names: list[str] = []
+        for name, _ in self.items:
+            if tokens_of(self.text([*names, name])) <= room:
+                names.append(name)
+        return names
+
+
+def skills_section(skills: Sequence[Skill], language: Language, *, wire: bool) -> PromptSection:
+    """Name, description and tool of each skill, for a model to choose one (agentskills.io, progressive disclosure).
+
+    Args:
+        wire: whether the agent uses the tools' names in its model's API.
+    """
+    texts = TEXTS[language]
+    items = tuple((skill.name, _skill_line(skill, wire=wire)) for skill in skills)
+    return PromptSection("skills", SKILLS, texts.load, items, "\n", texts.nothing)
+
+
+def _skill_line(skill: Skill, *, wire: bool) -> str:
+    from tavern_core.schema.provider_tool_export import wire_name
+
+    tool = wire_name(skill.tool) if wire else skill.tool
+    return harmless(f"- {fold_lines(skill.name, 64)} ({fold_lines(tool, 200)}): {fold_lines(skill.description, 1_024)}")
+
+
+def knowledge_section(passages: Sequence[Passage], language: Language) -> PromptSection:
+    """The passages, each with its citation."""
+    texts = TEXTS[language]
+    is_trusted = all(passage.trusted for passage in passages)
+    intro = texts.cite if is_trusted else f"{texts.cite}\n{texts.untrusted}"
+    items = tuple((passage.citation, _passage(passage)) for passage in passages)
+    return PromptSection("knowledge", KNOWLEDGE, intro, items, "\n\n", texts.nothing)
+
+
+def _passage(passage: Passage) -> str:
+    """A passage as data: its text cannot end it, or be read as a call."""
+    mark = "" if passage.trusted else ' untrusted="true"'
+    head = f'<passage source="{_attribute(passage.citation)}" heading="{_attribute(passage.heading)}"{mark}>'
+    text = _END.sub("<\u200b/", neutralise(seen(passage.text, lines=True)))
+    return f"{neutralise(head, edges=False)}\n{text}\n</passage>"
+
+
+def _attribute(text: str) -> str:
+    return html.escape(text, quote=False).replace('"', "&quot;")

@@ -13,7 +13,7 @@ from tavern_core.agents.spending import BudgetTracker, Clock
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.agent_profile import AgentBudget
 from tavern_core.model.agent_run import AgentOutcome, AgentRecord
-from tavern_core.model.json_members import json_members
+from tavern_core.model.plain_data import json_members
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.model.safe_printing import is_text
-from tavern_core.model.text_calls_outcome import TextOutcome
+from tavern_core.model.text_call import TextOutcome
 from tavern_core.schema.provider_tool_export import export_tool
 
 DOOR: Final = "agent"

@@ -19,8 +19,8 @@ from tavern_core.graph.patch_problems import PatchProblem
 from tavern_core.graph.plan import GROUPS
 from tavern_core.model import depths
 from tavern_core.model.call import CallContext
-from tavern_core.model.json_members import json_members
 from tavern_core.model.node import ABSENT, Slot
+from tavern_core.model.plain_data import json_members
 from tavern_core.model.run import NodeError
 from tavern_core.model.workflow import Workflow, WorkflowNode
 

@@ -15,8 +15,8 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.changes import WorkflowChange
 from tavern_core.graph.patch import RemovedEdge
 from tavern_core.graph.patch_problems import PatchProblem
-from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language
+from tavern_core.model.plain_data import json_members
 from tavern_core.model.workflow import Workflow
 
 

@@ -11,8 +11,8 @@ from tavern_core.contract.llm import LLMAnswer, Message
 from tavern_core.errors import CallError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch_problems import PatchProblem
-from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language, Row, say, text_in
+from tavern_core.model.plain_data import json_members
 
 T = TypeVar("T")
 Ask = Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[LLMAnswer]]

@@ -6,19 +6,22 @@ Commands are imported when they are used. All errors of commands arrive here, on
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
+from types import FrameType
 from typing import Final
 
 import click
 
 from tavern_core.cli import errors
 from tavern_core.cli.completion import COMPLETION_VARIABLE, PROGRAM, shell_completion
+from tavern_core.cli.errors import INTERRUPTED
 from tavern_core.cli.lazy_groups import Group, LazyCommand
 from tavern_core.cli.output import visible, write
 from tavern_core.cli.session import CliSession, global_options
 from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
-from tavern_core.cli.termination import Termination
 from tavern_core.errors import TavernError
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
 from tavern_core.model.nearest import suggestion
@@ -245,3 +248,34 @@ def _misused(error: click.ClickException) -> int:
 def _interrupted() -> int:
     write(sys.stderr, "interrupted\n")
     return errors.INTERRUPTED
+
+
+TERMINATED: Final = 128 + signal.SIGTERM
+
+
+class Termination:
+    """Takes SIGTERM while a command runs, where the process has no handler of its own."""
+
+    has_come = False
+
+    def __enter__(self) -> Termination:
+        in_main = threading.current_thread() is threading.main_thread()
+        self._is_set = in_main and sys.platform != "win32" and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if self._is_set:
+            signal.signal(signal.SIGTERM, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_set:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _interrupt(self, _: int, frame: FrameType | None) -> None:
+        self.has_come = True
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # Ctrl-C is ignored, as in a background process of a shell
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    def code(self, code: int) -> int:
+        """The exit code of the command."""
+        return TERMINATED if self.has_come and code == INTERRUPTED else code

@@ -14,7 +14,7 @@ from tavern_core.cli.output import json_text, shorten
 from tavern_core.cli.session import CliSession, command
 
 if TYPE_CHECKING:
-    from tavern_core.model.text_calls_outcome import Step, TextOutcome
+    from tavern_core.model.text_call import Step, TextOutcome
 
 _VALUE_WIDTH = 80
 

@@ -20,14 +20,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.tool import Example
 
 if TYPE_CHECKING:
     from tavern_core.contract.tool_context import ToolContext
     from tavern_core.model.call import ToolCall
     from tavern_core.model.tool import Example
+
 
 T = TypeVar("T")
 Target = Literal["url", "command", "package", "folder"]
@@ -361,3 +363,31 @@ class LogsIn(Protocol):
             CallError: the upstream cannot be reached, or no one logged in.
         """
         ...
+
+
+_FIELDS: Final[Mapping[str, str]] = {
+    "name": "name", "description": "description", "inputSchema": "input_schema", "outputSchema": "output_schema",
+    "displayName": "display_name", "tags": "tags", "version": "version", "examples": "examples", "readOnly": "read_only",
+    "destructive": "destructive", "idempotent": "idempotent", "capabilities": "capabilities", "job": "is_job",
+    "timeoutMs": "timeout_ms", "forwardsKey": "forwards_key", "findsByKey": "finds_by_key", "data": "data",
+}  # fmt: skip
+"""Key → field of `UpstreamTool`."""
+
+
+def tool_json(tool: UpstreamTool) -> dict[str, Any]:
+    """All of a tool."""
+    data = {key: getattr(tool, name) for key, name in _FIELDS.items()}
+    data |= {"tags": list(tool.tags), "capabilities": sorted(tool.capabilities)}
+    data["examples"] = [
+        {"arguments": e.arguments, "description": e.description, "result": e.result} for e in tool.examples
+    ]
+    return data
+
+
+def tool_of(data: Mapping[str, Any]) -> UpstreamTool:
+    """The inverse of `tool_json`; what is missing has its default. Raises KeyError and TypeError: it is something else."""
+    given = {"name": data["name"], "inputSchema": data["inputSchema"], **data}
+    given["tags"] = tuple(given.get("tags", ()))
+    given["capabilities"] = frozenset(given.get("capabilities", ()))
+    given["examples"] = tuple(Example(e["arguments"], e["description"], e["result"]) for e in given.get("examples", ()))
+    return UpstreamTool(**{name: given[key] for key, name in _FIELDS.items() if key in given})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from tavern_core.contract.read_only_decorators import mutates, read_only
+from tavern_core.contract.published_methods import mutates, read_only
 
 SYSTEM_CLOCK: Final = "systemClock"
 NET: Final = "net"

@@ -11,7 +11,7 @@ from tavern_core.errors import PolicyDenied
 from tavern_core.flow.llm_calls import Models
 from tavern_core.kernel.calls.large_results import ArtifactStore
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
-from tavern_core.kernel.views.llm_view import sealed_llm
+from tavern_core.kernel.views.facility_views import sealed_llm
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 

@@ -38,8 +38,8 @@ from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model import depths
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import UPDATE_WORKFLOW_STATE_FROM_AGENT
-from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language
+from tavern_core.model.plain_data import json_members
 from tavern_core.model.workflow import Workflow
 from tavern_core.schema.bounded_json_copying import json_copy
 

@@ -14,8 +14,8 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.patch import conflict, with_revision
 from tavern_core.graph.patch_view import project
 from tavern_core.kernel.execution.portal import Portal
-from tavern_core.model.json_members import json_members
 from tavern_core.model.message_translation import Language
+from tavern_core.model.plain_data import json_members
 from tavern_core.model.workflow import Workflow
 
 _MOST_KEPT: Final = 200

@@ -45,7 +45,7 @@ from tavern_core.model.call import CallContext, check_caller
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.result import ToolResult, failure
-from tavern_core.model.text_calls_outcome import TextOutcome
+from tavern_core.model.text_call import TextOutcome
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from tavern_core.kernel.plugins.skill_catalogue import Skills
 from tavern_core.kernel.state import State
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
-from tavern_core.model.text_calls_outcome import TextOutcome
+from tavern_core.model.text_call import TextOutcome
 from tavern_core.upstreams.composition import UpstreamsOnDemand
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool
-from tavern_core.contract.upstream_tool_json import tool_json, tool_of
+from tavern_core.contract.adapters import Listing, Target, Upstream, UpstreamCall, UpstreamTool, tool_json, tool_of
 from tavern_core.errors import ConnectionLost, UpstreamError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import pack_context

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
 from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
-from tavern_core.contract.read_only_decorators import MUTATES
+from tavern_core.contract.published_methods import MUTATES
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.isolation.codec import pack_context, pack_tool

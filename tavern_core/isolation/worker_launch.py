@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from tavern_core.box.policy import LAYERS, PROCESSES
+from tavern_core import package_location
+from tavern_core.box import runtime_paths
+from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, GrantedPaths
+from tavern_core.box.protected_path_splitting import unprotected_entries
 from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.isolation.closed_paths import granted_paths, with_mount_aliases
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import facts_of_context
 from tavern_core.isolation.worker_fork_server import environment
-from tavern_core.isolation.worker_sandbox_policy import worker_policy
 from tavern_core.isolation.worker_setup_message import WorkerSetup
+from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
-from tavern_core.kernel.plugins.plugin_record import PluginRecords
+from tavern_core.kernel.plugins.plugin_record import PluginRecord, PluginRecords
 from tavern_core.model.capability import ENV_PREFIX
+from tavern_core.model.capability_scope import Scope
+from tavern_core.model.config import IsolationConfig
 from tavern_core.model.event import ISOLATION_WEAK
 from tavern_core.package_location import module_path
 from tavern_core.schema.bounded_json_copying import json_or
@@ -104,3 +112,72 @@ class WorkerLaunch:
                 plugin=plugin,
                 hint="`isolation: {level: required}` in tavern.yaml refuses it instead; `tavern doctor` says why they are missing",
             )
+
+
+SPAWN: Final = "process:spawn"
+THREADS: Final = 256
+"""Minimum threads of one worker: one per connection."""
+_NEVER: Final = ("/", "/tmp", "/var", "/etc", "/home")
+"""Folders that contain more than modules, whatever lists them."""
+
+
+def _limits(config: IsolationConfig) -> BoxLimits:
+    files, processes = max(config.open_files, THREADS), max(config.processes, THREADS)
+    return BoxLimits(config.memory_bytes, True, None, files, processes, config.file_bytes)
+
+
+def worker_policy(
+    host: Sandboxes, record: PluginRecord, data_dir: Path, path: Iterable[str], scopes: Mapping[str, Scope]
+) -> BoxPolicy:
+    """What a worker may do. It never has network access itself; a service of the host does that.
+
+    Args:
+        path: the folders from which modules are imported.
+        scopes: granted capability → its scope; None: without limit.
+    """
+    # Files with decisions cannot be read on the way to modules; the state folder is never visible.
+    hidden, keep = with_mount_aliases([state_root(host.home)]), with_mount_aliases(host.protected_files)
+    own, folder = os.path.realpath(data_dir), record.candidate.folder
+    interpreter = (*runtime_paths.machine(), *runtime_paths.interpreter(), str(package_location.FOLDER))
+    read = [*interpreter, *([] if folder is None else [str(folder)]), str(data_dir)]
+    for entry in _modules(path):
+        read += unprotected_entries(entry, [*hidden, *keep, str(Path.home())], own)
+    may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
+    may_spawn = SPAWN in scopes
+    return BoxPolicy(
+        read=tuple(dict.fromkeys(read)),
+        write=(str(data_dir),),
+        execute=runtime_paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
+        granted=GrantedPaths(may_read, may_write, tuple(hidden), tuple(host.unwritable()) if may_write else (), own),
+        may_fork=may_spawn,
+        may_execute=may_spawn and scopes[SPAWN] is None,
+        limits=_limits(host.config),
+        level=host.level(record),
+        without=host.config.without,
+    )
+
+
+def _modules(path: Iterable[str]) -> Iterator[str]:
+    """The folders of installed packages in `path`; not the folder of the program that runs the host, or other folders.
+
+    These are package folders, folders named in their ``.pth`` files, and archives.
+    """
+    found = [os.path.realpath(entry) for entry in path]
+    installed = [entry for entry in found if _holds_packages(Path(entry))]
+    linked = {name for entry in installed for name in _linked(Path(entry))}
+    for entry in found:
+        if entry in installed or (entry in linked and entry not in _NEVER) or Path(entry).is_file():
+            yield entry
+
+
+def _holds_packages(folder: Path) -> bool:
+    return folder.name in ("site-packages", "dist-packages") or next(folder.glob("*.dist-info"), None) is not None
+
+
+def _linked(folder: Path) -> Iterator[str]:
+    """The folders of editable installs, which ``.pth`` files add to the path."""
+    for file in folder.glob("*.pth"):
+        with suppress(OSError, ValueError):
+            for line in file.read_text("utf-8").splitlines():
+                if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                    yield os.path.realpath(folder / line.rstrip())

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.capability import covers, forbids, missing, unknown_capability
-from tavern_core.model.frozen_json import FrozenDict, frozen
 from tavern_core.model.naming_rules import camel
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.plain_data import FrozenDict, frozen
 from tavern_core.model.safe_printing import is_text
 from tavern_core.model.untrusted_content_rules import STRICTNESS, AfterUntrusted, ContentRead
 

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from tavern_core.contract.adapters import UpstreamTool
-from tavern_core.contract.upstream_tool_json import tool_json, tool_of
+from tavern_core.contract.adapters import UpstreamTool, tool_json, tool_of
 from tavern_core.errors import StateDamaged
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import make_private_folder, read_text, write_atomic

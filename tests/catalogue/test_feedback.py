@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tavern_core import tam
 from tavern_core.kernel.calls.text_call_report import render_feedback
 from tavern_core.model.result import ToolError, ToolResult
-from tavern_core.model.text_calls_outcome import Step, TextOutcome
+from tavern_core.model.text_call import Step, TextOutcome
 from tests.rows import each_row
 
 

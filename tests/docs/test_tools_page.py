@@ -14,7 +14,7 @@ from tavern_core.kernel.catalogue.manual import render_manual
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import HostConfig
 from tavern_core.model.result import ToolError, ToolResult
-from tavern_core.model.text_calls_outcome import Step
+from tavern_core.model.text_call import Step
 from tavern_core.model.tool import Example, ToolSpec
 from tests.rows import each_row
 

@@ -9,7 +9,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, hookimpl, tool
 from tavern_core.contract import core_services
-from tavern_core.contract.read_only_decorators import MUTATES
+from tavern_core.contract.published_methods import MUTATES
 
 from .workshop import HELLO, TOOL, Workshop
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tavern_core import Budget, CallContext, Guard, Plugin, Tavern, ToolFailed, hookimpl, tam, tool
 from tavern_core.errors import UpstreamError
-from tavern_core.model.text_calls_outcome import TextOutcome
+from tavern_core.model.text_call import TextOutcome
 
 from .conftest import QUIET, Opened, run, tools
 

@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol
 
 from tavern_core.contract.context import PluginContext, Runtime
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.published_methods import published, view_members
-from tavern_core.contract.read_only_decorators import MUTATES, function_of
+from tavern_core.contract.published_methods import MUTATES, function_of, published, view_members
 from tavern_core.errors import Outcome
 from tavern_core.isolation.codec import CannotCross
 from tavern_core.isolation.worker.host_client import HostClient

@@ -31,8 +31,7 @@ from tavern_core.model.message_translation import Language, is_in, row_in, text_
 from tavern_core.model.naming_rules import JOB_ANSWER, JOB_RESULT
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.safe_printing import encodable
-from tavern_core.model.text_call import TextProblem
-from tavern_core.model.text_calls_outcome import Step
+from tavern_core.model.text_call import Step, TextProblem
 from tavern_core.schema.provider_tool_export import wire_name
 
 Labels = Mapping[str, str]

@@ -27,7 +27,7 @@ from tavern_core.model.config import TamConfig
 from tavern_core.model.message_translation import Language, of_the_locale, say
 from tavern_core.model.nearest import fold
 from tavern_core.model.result import ToolError, ToolResult, failure
-from tavern_core.model.text_calls_outcome import Step, TextOutcome
+from tavern_core.model.text_call import Step, TextOutcome
 from tavern_core.model.tool import ToolSpec
 
 Aside = Callable[..., Awaitable[Any]]

@@ -29,9 +29,9 @@ from tavern_core.kernel.plugins.tool_spec_reading import OfferingPlugin, merge_d
 from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.call import CallContext, Rights, host_context
 from tavern_core.model.capability import is_capability, is_dangerous
-from tavern_core.model.frozen_json import frozen
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import fold
+from tavern_core.model.plain_data import frozen
 from tavern_core.model.safe_printing import printed
 from tavern_core.model.tool import ToolSpec
 

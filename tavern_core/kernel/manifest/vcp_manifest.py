@@ -5,13 +5,13 @@
     <name>.block          is off, as in VCP
 
 A command is one of `capabilities.invocationCommands`; its parameters are a guess (`vcp_parameters.py`), its settings are the
-plugin's (`vcp_settings.py`), and what its program may do is what the operator grants: VCP has no word for that.
+plugin's (`configSchema`), and what its program may do is what the operator grants: VCP has no word for that.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import Finding
@@ -21,14 +21,16 @@ from tavern_core.kernel.manifest.implementation_validation import KINDS, shell_s
 from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.kernel.manifest.translated_plugin import CODE, TranslatedPlugin, unstated_needs
 from tavern_core.kernel.manifest.vcp_parameters import declared_schema, infer, inferred_schema, prose
-from tavern_core.kernel.manifest.vcp_settings import settings_of
+from tavern_core.kernel.settings.setting_value_validation import value_problem
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
+from tavern_core.model.environment_variables import is_name, is_passed, is_refused
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import fold
 from tavern_core.model.path_problem import Path
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.script_command import words_before_file
+from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import Implementation
 
@@ -234,3 +236,70 @@ def _identifier(command: Any) -> str:
         return ""
     found = command.get("commandIdentifier") or command.get("command")
     return found.strip() if isinstance(found, str) else ""
+
+
+MOST_SETTINGS: Final = 200
+_KINDS: Final = {"integer": "number", "int": "number", "number": "number", "float": "number", "boolean": "boolean", "bool": "boolean"}  # fmt: skip
+"""Other types are text: that is what a variable holds."""
+
+
+def settings_of(written: Any, plugin: str, document: JsonDocument) -> tuple[tuple[SettingItem, ...], list[Finding]]:
+    """The settings, and what is left out with its reason.
+
+    Args:
+        written: the value of `configSchema`.
+        plugin: the plugin's name; keys are ``extensions.<plugin>.<NAME>``.
+    """
+    items: dict[str, SettingItem] = {}
+    findings: list[Finding] = []
+
+    def leave_out(path: Path, why: str) -> None:
+        findings.append(Finding(CODE, f"{why}; the setting is left out", "", document.locate(path), "warning"))
+
+    for path, name, part in _parts(written, leave_out):
+        if len(items) == MOST_SETTINGS:
+            leave_out(path, f"more than {MOST_SETTINGS} settings")
+            break
+        if why := _why_not(name):
+            leave_out(path, why)
+        elif name in items:
+            leave_out(path, f"{name} is defined twice")
+        else:
+            items[name] = _item(f"extensions.{plugin}.{name}", part)
+    return tuple(items.values()), findings
+
+
+def _parts(written: Any, leave_out: Any) -> Iterator[tuple[Path, str, Mapping[str, Any]]]:
+    if isinstance(written, Mapping):
+        for name, part in written.items():
+            yield ("configSchema", name), name, part if isinstance(part, Mapping) else {"type": part}
+    elif isinstance(written, list):
+        for index, part in enumerate(written):
+            name = (part.get("name") or part.get("key")) if isinstance(part, Mapping) else part
+            if isinstance(name, str):
+                yield ("configSchema", index), name, part if isinstance(part, Mapping) else {}
+            else:
+                leave_out(("configSchema", index), "it has no name")
+    elif written is not None:
+        leave_out(("configSchema",), "configSchema is neither an object nor a list")
+
+
+def _why_not(name: str) -> str:
+    if not is_name(name):
+        return f"{name!r:.80} cannot be a variable of the environment"
+    if is_refused(name):
+        return f"{name} is never passed to a program: it makes programs load code, or is the host's own"
+    return f"{name} is the host's to set" if is_passed(name) else ""
+
+
+def _item(key: str, part: Mapping[str, Any]) -> SettingItem:
+    kind = part.get("type")
+    item = SettingItem(
+        key=key,
+        type=_KINDS.get(kind.lower(), "string") if isinstance(kind, str) else "string",  # type: ignore[arg-type]
+        description=str(part.get("description") or "")[:2_000],
+    )
+    default = part.get("default")
+    return (
+        item if default is None or value_problem(item, default) else item.model_copy(update={"default_value": default})
+    )

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.published_methods import published
-from tavern_core.contract.read_only_decorators import function_of
+from tavern_core.contract.published_methods import function_of, published
 from tavern_core.frozen_dataclass import dataclass
 
 

@@ -1,6 +1,6 @@
 """What our YAML is: which characters, which words, which numbers, and how much of it.
 
-The two ways of reading (`yaml_data`, `yaml_findings`) share these rules, so that they cannot disagree.
+The two ways of reading (`yaml_reader`, `yaml_findings`) share these rules, so that they cannot disagree.
 """
 
 from __future__ import annotations

@@ -1,12 +1,18 @@
-"""The list of tools of a server: every page, each tool judged alone."""
+"""The list of tools of a server: every page, each tool judged alone; and notifications that it has changed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from mcp.client.session import ClientSession
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
 from tavern_core.builtin.adapters.mcp.failures import text_of
@@ -149,3 +155,37 @@ def tool_of(item: Mapping[str, Any], name: str) -> UpstreamTool:
 def _claim(notes: Mapping[str, Any], name: str) -> bool | None:
     value = notes.get(name)
     return value if isinstance(value, bool) else None
+
+
+_AGAIN_S: Final = (1.0, 300.0)
+
+
+@asynccontextmanager
+async def watch_list(session: ClientSession, changed: Callable[[], None]) -> AsyncIterator[None]:
+    """Call `changed` whenever the server reports that its list of tools changed. In the old era it does so without a subscription."""
+    capabilities = session.server_capabilities
+    tools = capabilities.tools if capabilities is not None else None
+    if session.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+        yield
+        return
+    task = asyncio.create_task(_watch(session, changed))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _watch(session: ClientSession, changed: Callable[[], None]) -> None:
+    delay = _AGAIN_S[0]
+    while True:
+        with contextlib.suppress(MCPError, SubscriptionLost, TimeoutError):
+            async with listen(session, tools_list_changed=True) as subscription:
+                if not subscription.honored.tools_list_changed:
+                    return
+                delay = _AGAIN_S[0]
+                async for _ in subscription:
+                    changed()
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _AGAIN_S[1])
+        changed()  # changes may have been missed meanwhile
