@@ -35,7 +35,7 @@ from tavern_core.agents.schema_budget import tokens_of_schema
 from tavern_core.agents.spending import BudgetLike, BudgetTracker, Clock, budget_of, check_price
 from tavern_core.contract.llm import Price, price_of
 from tavern_core.errors import Finding, InputInvalid, UsageError
-from tavern_core.flow.passed_models import ModelLike
+from tavern_core.flow.llm_calls import ModelLike
 from tavern_core.flow.run_caller import caller_from_json, caller_to_json, taken_up_as
 from tavern_core.kernel.access.profiles import Profile, ProfileLike, usable_wire_names
 from tavern_core.kernel.calls.approvals import waiting

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from tavern_core.agents.notices import TEXTS, PromptTexts, built_in
 from tavern_core.agents.profile_resolution import KNOWLEDGE, SKILLS, KnownNames, PromptFields, read_fields
-from tavern_core.agents.prompt_texts import TEXTS, PromptTexts, built_in
 from tavern_core.agents.schema_budget import fitting, tokens_of_schema, with_examples
 from tavern_core.errors import Finding, Location, ProfileInvalid
 from tavern_core.frozen_dataclass import dataclass

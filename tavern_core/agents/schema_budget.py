@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tavern_core.agents.prompt_texts import PromptTexts
+from tavern_core.agents.notices import PromptTexts
 from tavern_core.kernel.catalogue.manual import best_examples
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.token_estimate import tokens_of

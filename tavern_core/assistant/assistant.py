@@ -15,7 +15,7 @@ from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError
 from tavern_core.flow.composition import WorkflowServices
-from tavern_core.flow.passed_models import ModelLike
+from tavern_core.flow.llm_calls import ModelLike
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflow_edit_history import WorkflowSession
 from tavern_core.flow.workflow_tools import workflow_tool

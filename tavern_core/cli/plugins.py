@@ -1,11 +1,13 @@
-"""``tavern plugins``: the installed plugins with states and reasons; enable and disable.
+"""``tavern plugins``: the installed plugins with states and reasons; grant and revoke, enable and disable.
 
 Only `reload` and `activate` run plugin code, so a plugin whose import breaks the process can still
-be listed, checked, disabled and revoked.
+be listed, checked, disabled and revoked. A person gives consent at a terminal or by naming each permission; no option
+grants everything unread.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +17,20 @@ from tavern_core.cli import completion
 from tavern_core.cli.bisect import bisect
 from tavern_core.cli.check import check
 from tavern_core.cli.doctor import doctor
-from tavern_core.cli.errors import INVALID, ReportedExit, print_problem, show_finding
-from tavern_core.cli.grant_and_revoke import grant, revoke
+from tavern_core.cli.errors import DENIED, INVALID, ReportedExit, print_note, print_problem, show_finding
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
 from tavern_core.cli.pip_commands import install, update
 from tavern_core.cli.plugin_status_lookup import reason_of, show_change, status_of
-from tavern_core.cli.review import HEADINGS, request_rows, review
+from tavern_core.cli.review import HEADINGS, nothing_asked, request_rows, review, sentence_of
 from tavern_core.cli.session import CliSession
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from tavern_core.host import Tavern
     from tavern_core.model.plugin_status import PluginStatus
+
 
 _REASON_WIDTH = 200
 
@@ -37,7 +40,7 @@ def plugins() -> None:
     """Find, check, grant, enable and disable plugins."""
 
 
-for _command in (bisect, check, review, grant, revoke, lock, doctor, install, update):
+for _command in (bisect, check, review, lock, doctor, install, update):
     plugins.add_command(_command)
 
 
@@ -204,3 +207,61 @@ def assets(session: CliSession, dev: bool) -> None:
     ]
     rows += [(name, "dev", "", entry, "") for name, entry in entries.items()]
     session.out.table(("plugin", "kind", "address", "file", "problem"), rows, empty="no plugin has a browser part")
+
+
+@plugins.command()
+@click.argument("name", shell_complete=completion.plugins)
+@click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
+def grant(session: CliSession, name: str, permissions: tuple[str, ...]) -> None:
+    """Grant what a plugin requests.
+
+    Shows the requests by risk. Without PERMISSIONS, it asks about each on a terminal, and refuses (exit code 3) elsewhere.
+    Patterns such as 'hook:*' are expanded now; danger:* must be named in full.
+    """
+    host = session.host("none", deciding=True)
+    status = status_of(host, name)
+    session.out.table(HEADINGS, request_rows(host.review(name)), empty=nothing_asked(status))
+    if permissions:
+        host.grant(name, *permissions)
+    elif status.requested or host.review(name).waits:
+        _ask(host, name)
+    status = host.plugins[name]
+    session.show(status.to_json(), f"{name} may use: {', '.join(sorted(status.granted)) or 'nothing'}")
+    if status.reason:
+        session.out.text(f"{name} is {status.state}: {status.reason}")
+
+
+@plugins.command()
+@click.argument("name", shell_complete=completion.plugins)
+@click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
+def revoke(session: CliSession, name: str, permissions: tuple[str, ...]) -> None:
+    """Revoke the named grants, or all of them. They are refused from now on."""
+    host = session.host("none", deciding=True)
+    status_of(host, name)
+    host.revoke(name, *permissions)
+    status = host.plugins[name]
+    session.show(status.to_json(), f"{name} may use: {', '.join(sorted(status.granted)) or 'nothing'}")
+
+
+def _ask(host: Tavern, name: str) -> None:
+    """Ask about each undecided request."""
+    review = host.review(name)
+    open_ = [request for request in review.requests() if request.state == "pending"]
+    if not open_:
+        print_note("all its requests are decided; name permissions to change that")
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        message = f"there is no grant for {name}: run the command on a terminal, or name the permissions"
+        print_problem("error", "POLICY_DENIED", message, review.command)
+        raise ReportedExit(DENIED)
+    granted: list[str] = []
+    refused: list[str] = []
+    for request in open_:
+        permission = request.permission
+        text = f"{permission.id} ({permission.risk}): {sentence_of(request)}. Grant it? [y]es, [n]o, [l]ater"
+        answer = click.prompt(text, type=click.Choice(["y", "n", "l"]), default="l", show_choices=False, err=True)
+        {"y": granted, "n": refused}.get(answer, []).append(permission.id)
+    if granted:
+        host.grant(name, *granted)
+    if refused:
+        host.refuse(name, *refused)

@@ -25,9 +25,9 @@ from tavern_core.flow.engine.subworkflows import input_mismatch, interface_value
 from tavern_core.flow.hook_chains import NodeHooks, WorkflowHookCalls
 from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.flow.node_permissions import NodeRights
-from tavern_core.flow.recent_runs import RecentRuns
 from tavern_core.flow.resuming import ResumedRun, document_of_run, stored_options, taken_up
 from tavern_core.flow.run_caller import caller_from_json, caller_to_json, judge_owner, taken_up_as
+from tavern_core.flow.run_handle import RecentRuns
 from tavern_core.flow.run_recorder import RunRecorder
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass

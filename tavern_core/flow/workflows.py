@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.engine.run_options import NodeQuestion
     from tavern_core.flow.engine.sqlite_run_store import RunStore, StoredRun
     from tavern_core.flow.patching import PatchOutcome
-    from tavern_core.flow.recent_runs import RecentRuns
-    from tavern_core.flow.run_handle import RunHandle
+    from tavern_core.flow.run_handle import RecentRuns, RunHandle
     from tavern_core.flow.run_machinery import RunMachinery
     from tavern_core.flow.run_pipeline import AdmittedRun, WorkflowRunner
     from tavern_core.flow.workflow_edit_history import WorkflowSession

@@ -8,8 +8,7 @@ from typing import Any
 
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM, price_of
 from tavern_core.errors import UsageError
-from tavern_core.flow.llm_calls import Models
-from tavern_core.flow.passed_models import ModelLike
+from tavern_core.flow.llm_calls import ModelLike, Models
 from tavern_core.model.call import CallContext
 
 

@@ -9,12 +9,13 @@ not match its tag raises a ValueError. Values that are not JSON and in no table 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tavern_core.contract.decisions import Deny, RequireApproval
 from tavern_core.errors import Outcome, ToolFailed, sayable
+from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.result_serialization import result_json, result_of
 from tavern_core.model.call import Budget, CallContext, Ledger, Rights, ToolCall
 from tavern_core.model.event import Event
@@ -305,3 +306,33 @@ CALL_TABLE: Final = (
 )
 CALLS: Final = Codec(*CALL_TABLE)
 """The table for calls, their answers, and the answers of hooks on calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """The first request to a worker."""
+
+    plugin: str
+    version: str
+    module: str
+    """The importable package of an installed plugin; empty for one in a folder."""
+    folder: str
+    """The folder of plugin.yaml; empty for a package in a zip."""
+    data_dir: str
+    executor: tuple[str, str]
+    """Module and class of the executor for tools of kind ``python``, as in the host."""
+    aliases: Mapping[str, str]
+    manifest: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    """`LimitsConfig` as JSON."""
+    context: Mapping[str, Any]
+    """The facts of its `PluginContext`."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorkerSetup:
+        """The inverse of `to_json`."""
+        module, name = data["executor"]
+        return cls(**{**data, "executor": (module, name)})

@@ -28,7 +28,7 @@ from tavern_core.isolation.worker_connections import ConnectionKind
 from tavern_core.isolation.worker_process import WorkerLost
 from tavern_core.kernel.nodes.node_callable import CallForm, NodeCode
 from tavern_core.kernel.nodes.node_serialization import unpack_node
-from tavern_core.kernel.views.stream_view import ReadStream
+from tavern_core.kernel.views.facility_views import ReadStream
 from tavern_core.model.node import NodeSpec
 
 CONTEXT: Final = "tavern_node_context"

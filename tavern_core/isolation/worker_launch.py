@@ -16,11 +16,11 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.closed_paths import granted_paths, with_mount_aliases
+from tavern_core.isolation.codec import WorkerSetup
 from tavern_core.isolation.plugin_sandboxes import Sandboxes
 from tavern_core.isolation.transport import longest
 from tavern_core.isolation.worker.facilities import facts_of_context
 from tavern_core.isolation.worker_fork_server import environment
-from tavern_core.isolation.worker_setup_message import WorkerSetup
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import PluginCandidate

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tavern_core.box.fork_server_client import ending
 from tavern_core.box.output import HeadAndTail, OutputHead
+from tavern_core.builtin.executors.script.executor import request
 from tavern_core.builtin.executors.script.masking import ScriptMasking, secrets_of
 from tavern_core.builtin.executors.script.queue import ScriptSlots
-from tavern_core.builtin.executors.script.script_input import request
 from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, parse
 from tavern_core.errors import InputInvalid, UpstreamError
 

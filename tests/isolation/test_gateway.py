@@ -17,7 +17,7 @@ import pytest
 from tavern_core import Budget, CallContext, Tavern
 from tavern_core.box import landlock
 from tavern_core.isolation.gateway import proxy
-from tavern_core.isolation.gateway.listener import ConnectionSlots
+from tavern_core.isolation.gateway.proxy import ConnectionSlots
 
 from ..executors.workbench import in_use, left_since, until
 from ..guards.web import CERTIFICATE, Web, has_ipv6, http, web

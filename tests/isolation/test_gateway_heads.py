@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.guards.addresses import BadUrl
-from tavern_core.isolation.gateway.request_head import BadRequest, end_to_end, read_head
+from tavern_core.isolation.gateway.exchange import BadRequest, end_to_end, read_head
 from tests.rows import each_row
 
 

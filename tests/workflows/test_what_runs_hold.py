@@ -17,7 +17,7 @@ from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.flow import run_pipeline
 from tavern_core.flow.engine import sqlite_run_store
 from tavern_core.flow.engine.cache import SessionCache
-from tavern_core.flow.recent_runs import RecentRuns
+from tavern_core.flow.run_handle import RecentRuns
 from tests.engine.workbench import flow, group
 from tests.rows import row
 from tests.workflows.folder import Flows

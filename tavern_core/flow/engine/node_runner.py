@@ -37,7 +37,7 @@ from tavern_core.kernel.calls.taint_tracking import judge_node
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, wait_bounded
 from tavern_core.kernel.execution.threads import Owner
 from tavern_core.kernel.nodes.annotation_coercion import adapt, adapt_value
-from tavern_core.kernel.views.stream_view import ReadStream
+from tavern_core.kernel.views.facility_views import ReadStream
 from tavern_core.model.exponential_delay import exponential_delay
 from tavern_core.model.node import ABSENT, Slot
 from tavern_core.model.safe_printing import with_type

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from tavern_core.flow.engine.channel import Channel
 from tavern_core.flow.engine.concurrency import RunConcurrency
 from tavern_core.flow.engine.node_outputs import Outputs
-from tavern_core.flow.engine.plan_tables import PreparedPlan, PreparedStep
-from tavern_core.flow.engine.step_cache_keys import StepCacheKeys
+from tavern_core.flow.engine.plan_tables import PreparedPlan, PreparedStep, StepCacheKeys
 from tavern_core.flow.engine.streams import StepStreams
 from tavern_core.flow.node_facilities import NodeFacilities
 from tavern_core.kernel.calls.running_call import Frame

@@ -19,13 +19,12 @@ from typing import Any, Final, Protocol
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import SchemaInvalid, UsageError
-from tavern_core.flow.engine.chunk_redaction import LONGEST_CHUNK, ChunkRedactor
 from tavern_core.flow.engine.concurrency import RunConcurrency
 from tavern_core.flow.engine.node_outputs import SKIPPED
 from tavern_core.flow.engine.node_value_encoding import deep_copy
 from tavern_core.flow.engine.plan_tables import PreparedPlan
 from tavern_core.flow.engine.protocols import NodeCache, NodeInterceptor
-from tavern_core.flow.engine.run_event_log import RunEventLog
+from tavern_core.flow.engine.run_event_log import LONGEST_CHUNK, ChunkRedactor, RunEventLog
 from tavern_core.flow.engine.run_options import NodeQuestion, RunOptions
 from tavern_core.flow.engine.scheduler import Scheduler
 from tavern_core.flow.engine.subworkflows import interface_values

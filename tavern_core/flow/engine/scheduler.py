@@ -35,9 +35,15 @@ from tavern_core.flow.engine.node_inputs import inputs_of, items_of
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs, SettledAnswer, outputs_of
 from tavern_core.flow.engine.node_runner import collect, perform
 from tavern_core.flow.engine.node_value_encoding import copy_containers, deep_copy, private
-from tavern_core.flow.engine.plan_tables import PreparedPlan, PreparedStep, check_inputs, many_of
+from tavern_core.flow.engine.plan_tables import (
+    PreparedPlan,
+    PreparedStep,
+    StepCacheKeys,
+    check_inputs,
+    followers,
+    many_of,
+)
 from tavern_core.flow.engine.protocols import NodeCache, RunPart
-from tavern_core.flow.engine.step_cache_keys import StepCacheKeys, followers
 from tavern_core.flow.engine.streams import StepStreams
 from tavern_core.flow.engine.subworkflows import run_group
 from tavern_core.graph.order import reachable

@@ -16,7 +16,7 @@ from tavern_core.contract.guards.connecting import (
     system_addresses,
     widening,
 )
-from tavern_core.isolation.gateway.request_head import RequestHead
+from tavern_core.isolation.gateway.exchange import RequestHead
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability_scope import Scope

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge, UpstreamError
+from tavern_core.isolation.codec import WorkerSetup
 from tavern_core.isolation.error_codec import pack_error
 from tavern_core.isolation.stream_window import Outbox, bounded_frame
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, FrameChannel, FrameDecoder, encode
@@ -29,7 +30,6 @@ from tavern_core.isolation.worker.loop_thread import LoopThread
 from tavern_core.isolation.worker.plugin_request_handlers import WorkerPlugin
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.streams import StreamingCall
-from tavern_core.isolation.worker_setup_message import WorkerSetup
 
 MOST_FDS: Final = 16
 LONGEST_FRAME: Final = 1 << 30

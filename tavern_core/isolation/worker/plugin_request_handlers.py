@@ -24,7 +24,7 @@ from tavern_core.contract.protocols import Command, Contribution, Prompt, Resour
 from tavern_core.contract.published_methods import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
-from tavern_core.isolation.codec import CannotCross, unpack_tool
+from tavern_core.isolation.codec import CannotCross, WorkerSetup, unpack_tool
 from tavern_core.isolation.node_codec import HOOK_VALUES
 from tavern_core.isolation.worker.facilities import WorkerFacilities, as_in_a_view, context_of, method_facts
 from tavern_core.isolation.worker.host_client import HostClient
@@ -32,7 +32,6 @@ from tavern_core.isolation.worker.loop_thread import LoopThread
 from tavern_core.isolation.worker.nodes import WorkerNodes
 from tavern_core.isolation.worker.running_call import WorkerCalls
 from tavern_core.isolation.worker.tools import WorkerTools
-from tavern_core.isolation.worker_setup_message import WorkerSetup
 from tavern_core.kernel.hooks.table import HookImplementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.nodes.node_signature_reading import NodeOwner
 from tavern_core.kernel.plugins.contribution_registry import checked_contributions

@@ -16,9 +16,8 @@ from tavern_core.contract.python_targets import PythonTarget
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.contract.trace_context import within_trace
 from tavern_core.errors import TavernError, ToolFailed
-from tavern_core.isolation.codec import CALLS, pack_tool, preview_key, unpack_context, unpack_tool
+from tavern_core.isolation.codec import CALLS, WorkerSetup, pack_tool, preview_key, unpack_context, unpack_tool
 from tavern_core.isolation.worker.running_call import WorkerCalls
-from tavern_core.isolation.worker_setup_message import WorkerSetup
 from tavern_core.kernel.calls.result_normalisation import plain, plain_parts
 from tavern_core.kernel.plugins.tool_homes import load_handler
 from tavern_core.kernel.plugins.tool_spec_reading import (

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tavern_core.contract.stores import Record
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied, StateDamaged
-from tavern_core.kernel.calls.bilingual_messages import MESSAGES
+from tavern_core.kernel.calls.call_errors import MESSAGES
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.taint_tracking import AFTER_READING
 from tavern_core.kernel.catalogue.call_plan import CallPlan

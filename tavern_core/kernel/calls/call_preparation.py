@@ -11,8 +11,7 @@ from typing import Any
 
 from tavern_core.errors import BudgetExceeded, InputInvalid, PolicyDenied
 from tavern_core.kernel.access.approval_rules import ApprovalRule
-from tavern_core.kernel.calls.bilingual_messages import MESSAGES
-from tavern_core.kernel.calls.call_errors import explained, no_context, no_texts
+from tavern_core.kernel.calls.call_errors import MESSAGES, explained, no_context, no_texts
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.taint_tracking import is_watched
 from tavern_core.kernel.catalogue.call_plan import CallPlan

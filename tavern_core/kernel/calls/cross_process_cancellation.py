@@ -1,7 +1,7 @@
 """Ends running calls. Long calls are recorded, so that every process of the home can end them.
 
     a call runs for a quarter of a second  a record `call` with its owner is stored until it has ended
-    another process asks to end it         a request is stored, as for jobs (`kernel/stores/end_requests.py`)
+    another process asks to end it         a request is stored, as for jobs (`ask_to_end`)
 
 A thread of the host checks its calls periodically, so the calls themselves do no work, and short ones cost nothing.
 """
@@ -20,7 +20,6 @@ from tavern_core.contract.stores import Record, RecordStore
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.plugins.plugin_record import PluginRecords
-from tavern_core.kernel.stores.end_requests import END, ask_to_end, asked_to_end
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, owner_name, owner_of
 
 KIND: Final = "call"
@@ -177,3 +176,18 @@ def owner_of_call(call: RunningCall) -> str:
     """Who may cancel a call, besides the host."""
     context = call.context or (call.outer[2] if call.outer is not None else None)
     return owner_name(HOST_PRINCIPAL, "") if context is None else owner_of(context)
+
+
+END: Final = "job-end"
+_ASKED_S: Final = 60.0
+
+
+def ask_to_end(records: RecordStore, id_: str) -> None:
+    """Ask the process that runs this job or call to end it."""
+    now = time.time()
+    records.add(Record(END, id_, "", "asked", "{}", now, now + _ASKED_S))
+
+
+def asked_to_end(records: RecordStore) -> list[str]:
+    """Recent requests of all processes: one read serves all."""
+    return [record.key for record in records.list(END, most=10_000)]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import PolicyDenied
-from tavern_core.kernel.calls.bilingual_messages import MESSAGES
+from tavern_core.kernel.calls.call_errors import MESSAGES
 from tavern_core.kernel.calls.running_call import Frame, RunningCall, frame
 from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.hooks.hook_calls import RequestedApproval

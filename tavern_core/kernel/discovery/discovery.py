@@ -7,7 +7,7 @@
                               one per name <-- ranked by source <-----+--> findings: a broken one is a row, not a crash
 
 At start the times of each folder, plugin.yaml and tool file are compared; those of tool files again when the plugin is used
-(`current_tools`), as a host may stay open for weeks.
+(`current_tools`), as a host may stay open for weeks. Nothing here loads pydantic, unless a file is read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.errors import Finding
 from tavern_core.gc_pause import collector_paused
 from tavern_core.kernel.discovery.distributions import (
     Distribution,
@@ -30,8 +31,10 @@ from tavern_core.kernel.discovery.distributions import (
     is_current,
 )
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
-from tavern_core.kernel.discovery.index import CODE, DiscoveryIndex, IndexedPlugin, PluginLocation
+from tavern_core.kernel.discovery.index import CODE, DiscoveryIndex, IndexedPlugin, PluginLocation, finding_row
+from tavern_core.kernel.discovery.manifest_facts import ManifestFacts
 from tavern_core.kernel.discovery.other_formats import MARKS, PluginRoot, marker_file
+from tavern_core.kernel.discovery.package_locator import PackageLocation
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.naming_rules import is_plugin_name
 from tavern_core.model.nearest import fold
@@ -40,6 +43,7 @@ from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from tavern_core.kernel.discovery.package_locator import PackageFinder
+
 
 _RANKS: Final[dict[Source, int]] = {"builtin": 0, "object": 1, "folder": 2, "entry_point": 3, "vcp": 4, "skill": 5}
 _SETTING: Final[dict[Source, str]] = {"folder": "plugins.roots", "vcp": "plugins.vcp", "skill": "skills.roots"}
@@ -261,8 +265,6 @@ class _DiscoveryRun:
     def _locate(self, candidate: PluginLocation, finder: PackageFinder, row: IndexedPlugin | None) -> IndexedPlugin:
         place = finder.find(candidate.module)
         if place is None or place.kind != "package" or ":" in candidate.value:
-            from tavern_core.kernel.discovery.refused_entry import refuse_entry
-
             refused = refuse_entry(candidate, place)
             if row is None or row.findings != refused.findings:
                 self._store_row(refused)
@@ -348,3 +350,29 @@ def _added_by_pth(folder: str) -> Iterator[str]:
                 path = os.path.abspath(os.path.join(folder, line.rstrip()))  # noqa: PTH100, PTH118
                 if os.path.isdir(path):  # noqa: PTH112
                     yield path
+
+
+def refuse_entry(candidate: PluginLocation, place: PackageLocation | None) -> IndexedPlugin:
+    """The row of an entry point that cannot be a plugin; looked for again at the next start: the repair may be in a folder that is
+    not watched."""
+    module, found = candidate.module, candidate.distribution
+    entry = f"the entry point {candidate.name} = {candidate.value!r}"
+    fix = f'write {candidate.name} = "{module.partition(".")[0] or "tavern_plugin_x"}" under [project.entry-points."tavern.plugins"]'
+    if ":" in candidate.value:
+        message, hint = f"{entry} names an object; a plugin is a package", f'write {candidate.name} = "{module}"'
+    elif not all(part.isidentifier() for part in module.split(".")):
+        message, hint = f"{entry} is not the name of a package", fix
+    elif place is None:
+        name = found.name if found is not None else candidate.name
+        message, hint = f"{entry} names a package that is not installed", f"pip install --force-reinstall {name}"
+    elif place.kind == "module":
+        last = module.rpartition(".")[2]
+        message = f"{entry} names a bare module; plugin.yaml needs a package to be in"
+        hint = f"move {last}.py to {last}/__init__.py and put plugin.yaml next to it"
+    else:
+        message = f"{entry} names a namespace package; a plugin is a regular package"
+        hint = f"add an __init__.py to {module.replace('.', '/')}/"
+    facts, findings = ManifestFacts(candidate.name).to_json(), [finding_row(Finding("MANIFEST_INVALID", message, hint))]
+    return IndexedPlugin(
+        candidate.key, "", candidate.name, is_settled=False, is_failed=True, facts=facts, findings=findings
+    )

@@ -20,6 +20,7 @@ from typing import Any, Final
 from tavern_core.errors import InputInvalid, JobNotFound, StateDamaged, UsageError
 from tavern_core.kernel.calls.background_call_request import BackgroundCallRequest, while_job_waits
 from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.cross_process_cancellation import END, ask_to_end
 from tavern_core.kernel.calls.elicitation import mismatch
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
 from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sources_of
@@ -28,7 +29,6 @@ from tavern_core.kernel.jobs.job_records import LOST, StoredJob, ended_job
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_job import ResumeState, RunningJob, give_answer
 from tavern_core.kernel.jobs.running_jobs import CANCELLED, NEVER_RAN, RunningJobs
-from tavern_core.kernel.stores.end_requests import END, ask_to_end
 from tavern_core.model.call import CallContext, check_caller, check_most, owner_of, restored_context
 from tavern_core.model.job import JOB_STATUSES, Job, handle
 from tavern_core.model.naming_rules import spellings

@@ -33,6 +33,7 @@ from tavern_core.errors import (
     UsageError,
 )
 from tavern_core.kernel.calls.background_call_request import has_asked, job_id, resume_point, without_slot
+from tavern_core.kernel.calls.cross_process_cancellation import asked_to_end
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals, denial
 from tavern_core.kernel.calls.running_call import current
@@ -50,7 +51,6 @@ from tavern_core.kernel.jobs.running_job import (
 )
 from tavern_core.kernel.limits.slots import QueueFull, Slots
 from tavern_core.kernel.plugins.host_registries import Engines
-from tavern_core.kernel.stores.end_requests import asked_to_end
 from tavern_core.kernel.stores.unwritten_changes import UnwrittenChanges
 from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult, failure

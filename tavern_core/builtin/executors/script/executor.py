@@ -1,8 +1,19 @@
-"""One script call, from top to bottom."""
+"""One script call, from top to bottom.
+
+The stdin of a script is one JSON object in UTF-8:
+
+    {"url": "https://…",                                    the arguments, by name, for short scripts
+     "arguments": {"url": "https://…"},                     the same as one object
+     "config": {"bilibiliCookie": "…"},                     the tool's own settings (`configSchema`), secrets included
+     "call": {"id": "c-1", "tool": "a:b", "timeoutMs": 30000}}
+
+An argument whose name is `arguments`, `config` or `call` is found only inside `arguments`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -24,18 +35,18 @@ from tavern_core.builtin.executors.script.masking import ScriptMasking, secrets_
 from tavern_core.builtin.executors.script.queue import ScriptSlots
 from tavern_core.builtin.executors.script.report import ScriptBox, ScriptDeadline, ScriptReport
 from tavern_core.builtin.executors.script.script_artifacts import artifact_parameters, with_files, with_links
-from tavern_core.builtin.executors.script.script_input import request, vcp_request
 from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tool_settings import settings_for_call
 from tavern_core.contract.trace_context import trace_headers
-from tavern_core.errors import ToolFileInvalid, UpstreamError
+from tavern_core.errors import InputInvalid, ToolFileInvalid, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.bounded_json_copying import measure
 
 KEYS: Final = ("type", "command", "protocol", "timeout", "env", "cwd", "outputs")
 """Keys of `implementation`."""
@@ -243,3 +254,35 @@ def _deadline(tool: ToolSpec, home: ToolHome) -> ScriptDeadline:
     if isinstance(own, bool) or not isinstance(own, int) or own <= 0:
         raise ToolFileInvalid(f"tool {tool.name}: timeout must be a number of milliseconds above 0, got {own!r}")
     return ScriptDeadline(own, "the tool's timeout")
+
+
+def vcp_request(arguments: Mapping[str, Any], command: str, tool: str) -> bytes:
+    """The bytes for the stdin of a VCP plugin: the arguments, and which of its commands is meant.
+
+    Raises:
+        InputInvalid: a value that JSON cannot say, with its path (INPUT_SCHEMA_INVALID).
+    """
+    given = dict(arguments)
+    _refuse_unsayable(tool, "argument", given)
+    return json.dumps({**given, "command": command}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _refuse_unsayable(tool: str, what: str, value: Mapping[str, Any]) -> None:
+    if (problem := measure(value)) is not None:
+        raise InputInvalid(
+            f"{tool}: {what} {problem.path} {problem.message}", hint=problem.hint, problems=[problem.to_json()]
+        )
+
+
+def request(arguments: Mapping[str, Any], config: Mapping[str, Any], call_id: str, tool: str, timeout_ms: int) -> bytes:
+    """The bytes for stdin.
+
+    Raises:
+        InputInvalid: a value that JSON cannot express, with its path (INPUT_SCHEMA_INVALID).
+    """
+    given, settings = dict(arguments), dict(config)
+    _refuse_unsayable(tool, "argument", given)
+    _refuse_unsayable(tool, "setting", settings)
+    call = {"id": call_id, "tool": tool, "timeoutMs": timeout_ms}
+    message = {**given, "arguments": given, "config": settings, "call": call}
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
