@@ -38,11 +38,7 @@ from tavern_core.kernel.nodes.annotation_coercion import plain
 from tavern_core.kernel.plugins.host_registries import HostRegistries
 from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
 from tavern_core.model.call import CallContext, check_caller
-from tavern_core.model.event import (
-    WORKFLOW_CHANGED,
-    WORKFLOW_FINISHED,
-    WORKFLOW_STARTED,
-)
+from tavern_core.model.event import WORKFLOW_CHANGED, WORKFLOW_FINISHED, WORKFLOW_STARTED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT, NodeSpec
 from tavern_core.model.run import RunInfo, RunResult

@@ -12,14 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.errors import (
-    RunNotFound,
-    StateDamaged,
-    TavernError,
-    UsageError,
-    WorkflowInvalid,
-    WorkflowNotFound,
-)
+from tavern_core.errors import RunNotFound, StateDamaged, TavernError, UsageError, WorkflowInvalid, WorkflowNotFound
 from tavern_core.model.call import check_most
 from tavern_core.model.nearest import did_you_mean
 

@@ -15,12 +15,7 @@ from tavern_core.contract.nodes import MismatchedInput, Node, NothingCame
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import Codec
-from tavern_core.isolation.node_codec import (
-    ANSWERS,
-    ENDED,
-    NO_END,
-    VALUES,
-)
+from tavern_core.isolation.node_codec import ANSWERS, ENDED, NO_END, VALUES
 from tavern_core.isolation.stream_calls import StreamingRequest, begin_talk
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import validated_message

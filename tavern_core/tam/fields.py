@@ -11,15 +11,7 @@ import re
 from tavern_core.model.message_translation import say
 from tavern_core.tam.block_parsing import FIELDS, NOTE, SEEK, VALUE
 from tavern_core.tam.document import Block, Field
-from tavern_core.tam.grammar import (
-    ARROWS,
-    ESCAPE,
-    MARKER_REACH,
-    NEXT,
-    PLAIN,
-    START,
-    TAIL,
-)
+from tavern_core.tam.grammar import ARROWS, ESCAPE, MARKER_REACH, NEXT, PLAIN, START, TAIL
 from tavern_core.tam.text_between_fields import BetweenFields
 from tavern_core.tam.value_end_detection import Undecided, ValueEnd, value_end
 from tavern_core.tam.window import NOWHERE

@@ -120,7 +120,8 @@ class LentCall:
 
 
 class LentUpstream:
-    """
+    """`contract.adapters.Upstream` in a worker: what it says is known here, what it does is done by the host.
+
     Args:
         number: the number of the connection.
         facts: the host's description of the upstream (`proxy_adapters.py`).

@@ -15,14 +15,7 @@ from typing import Final
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.discovery.distributions import Distribution, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
-from tavern_core.kernel.discovery.index import (
-    MANIFEST,
-    TOOLS,
-    IndexedPlugin,
-    PluginLocation,
-    finding_row,
-    pack_tools,
-)
+from tavern_core.kernel.discovery.index import MANIFEST, TOOLS, IndexedPlugin, PluginLocation, finding_row, pack_tools
 from tavern_core.kernel.discovery.manifest_facts import ManifestFacts, facts_of
 from tavern_core.kernel.discovery.other_formats import MARKS, WATCHED, marker_file, name_of, translate
 from tavern_core.kernel.files.file_stamp import compact_stamp_at, is_settled

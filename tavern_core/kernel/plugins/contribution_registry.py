@@ -14,25 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.adapters import Adapter
 from tavern_core.contract.llm import LLM
-from tavern_core.contract.protocols import (
-    Command,
-    Contribution,
-    Executor,
-    NamespaceResolver,
-    Prompt,
-    Resource,
-    Service,
-)
+from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Prompt, Resource, Service
 from tavern_core.contract.ranking import Ranker
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import ServiceOverride, standing_in, winner
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.naming_rules import (
-    COMMAND_HINT,
-    RESERVED_COMMANDS,
-    is_command_name,
-    is_reserved_namespace,
-)
+from tavern_core.model.naming_rules import COMMAND_HINT, RESERVED_COMMANDS, is_command_name, is_reserved_namespace
 
 if TYPE_CHECKING:
     from tavern_core.model.plugin_status import Source

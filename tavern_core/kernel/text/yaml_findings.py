@@ -26,14 +26,7 @@ from yaml.events import (
 
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.text.document import MOST_NODES
-from tavern_core.kernel.text.yaml_dialect import (
-    CONTROL,
-    NUMBER_STARTS,
-    WORDS,
-    EventParser,
-    NotSimple,
-    number,
-)
+from tavern_core.kernel.text.yaml_dialect import CONTROL, NUMBER_STARTS, WORDS, EventParser, NotSimple, number
 from tavern_core.model import depths
 from tavern_core.model.path_problem import FLATTER, MOST_FINDINGS, SMALLER, Mark, Path
 

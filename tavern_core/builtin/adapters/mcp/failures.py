@@ -17,15 +17,7 @@ from mcp_types import (
     REQUEST_TIMEOUT,
 )
 
-from tavern_core.errors import (
-    CallError,
-    CallTimeout,
-    InputInvalid,
-    Outcome,
-    ToolFailed,
-    ToolNotFound,
-    UpstreamError,
-)
+from tavern_core.errors import CallError, CallTimeout, InputInvalid, Outcome, ToolFailed, ToolNotFound, UpstreamError
 
 _MOST: Final = 2_000
 _REFUSED: Final = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY})

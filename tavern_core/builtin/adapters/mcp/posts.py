@@ -11,13 +11,7 @@ from typing import Any, Protocol
 
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    ErrorData,
-)
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, ErrorData
 from pydantic import ValidationError
 
 from tavern_core.builtin.adapters.mcp.failures import AnswerLost
