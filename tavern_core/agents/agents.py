@@ -65,7 +65,7 @@ class Agents:
     def __init__(self, services: AgentServices, wait: Callable[[Any], Any]) -> None:
         self._services = services
         self._wait = wait
-        self._prompts = PromptBuilder(services.catalogue, services.state.knowledge, services.names)
+        self._prompts = PromptBuilder(services.catalogue, services.names)
         self._process = secrets.token_hex(8)
         self._has_entered = False
         self._tasks: set[asyncio.Task[AgentOutcome]] = set()
@@ -223,7 +223,7 @@ class Agents:
         written, odd = services.catalogue.profiles.written.get(name)
         tools = dict.fromkeys(canonical(item.strip()) for item in written.tool_ids_inventory)
         profile = Profile(written.name, tuple(tools), written=written)
-        fields = read_fields(profile, services.names.inactive(), services.state.knowledge)
+        fields = read_fields(profile, services.names.inactive(), services.names.knowledge)
         by_code = {field for field, section in _BY_CODE.items() if services.contributions.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
         return (*odd, *usable_wire_names(written, tools, canonical)[1], *found)

@@ -11,7 +11,7 @@ from tavern_core.errors import Finding, Location, ProfileInvalid, ToolFailed, Us
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.profiles import CODE, Profile
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, placeholders_of
-from tavern_core.kernel.knowledge.knowledge import KnowledgeBase, KnowledgeBases
+from tavern_core.knowledge.knowledge import KnowledgeBase, KnowledgeBases
 from tavern_core.model.knowledge import KB
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.skill import Skill
@@ -46,6 +46,7 @@ class KnownNames:
 
     flow: WorkflowServices
     skills: Skills
+    knowledge: KnowledgeBases
 
     def all(self) -> ProfileTargets:
         """All names, after activating plugins that contribute models or workflows."""

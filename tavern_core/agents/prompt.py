@@ -27,7 +27,7 @@ from tavern_core.kernel.access.profiles import CODE, Profile, ProfileLike
 from tavern_core.kernel.catalogue.manual import AVAILABLE_TOOLS, fill_prompt, placeholders_of
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
-from tavern_core.kernel.knowledge.knowledge import KnowledgeBase, KnowledgeBases
+from tavern_core.knowledge.knowledge import KnowledgeBase, KnowledgeBases
 from tavern_core.model.call import CallContext
 from tavern_core.model.knowledge import Passage
 from tavern_core.model.message_translation import Language
@@ -89,7 +89,6 @@ class PromptBuilder:
     """Builds the prompts of one host. It reads files and may activate plugins: async code calls it in a thread."""
 
     catalogue: ToolCatalogue
-    knowledge: KnowledgeBases
     names: KnownNames
 
     def build(
@@ -114,13 +113,13 @@ class PromptBuilder:
                 (PROFILE_INVALID).
         """
         resolved = self.catalogue.profiles.resolved_sync(profile)
-        fields = read_fields(resolved, self.names.all(), self.knowledge)
+        fields = read_fields(resolved, self.names.all(), self.names.knowledge)
         language = self.catalogue.descriptions.language(profile, context)
         template = fields.template if fields.template.strip() else _built_in(resolved, fields, language)
         calling = resolved.written.calling
         draft = _PromptDraft(f"{template.rstrip()}\n\n{closing}".rstrip() + "\n", language)
         draft.claim(max_tokens or max(resolved.written.context_tokens // 2, 1), resolved.name)
-        passages = _relevant(self.knowledge, task, fields.bases) if KNOWLEDGE in draft.uses else []
+        passages = _relevant(self.names.knowledge, task, fields.bases) if KNOWLEDGE in draft.uses else []
         lists = (
             skills_section(fields.skills, language, wire=calling == "native"),
             knowledge_section(passages, language),
@@ -130,7 +129,7 @@ class PromptBuilder:
         draft.room += self._put_tools(draft, profile, task, context, tools_room, calling) - tools_room
         shown = {name for section in lists for name in draft.put_list(section)}
         sources = [passage for passage in passages if passage.citation in shown]
-        findings = [*resolved.findings, *fields.findings, *_unread(self.knowledge, fields.bases)]
+        findings = [*resolved.findings, *fields.findings, *_unread(self.names.knowledge, fields.bases)]
         return draft.finished(sources, findings)
 
     def _put_tools(

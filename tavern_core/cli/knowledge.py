@@ -12,7 +12,7 @@ from tavern_core.cli.output import shorten, visible
 from tavern_core.cli.session import CliSession
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.knowledge.knowledge import KnowledgeState
+    from tavern_core.knowledge.knowledge import KnowledgeState
 
 
 @click.group(cls=Group, default="list")

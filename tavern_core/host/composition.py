@@ -52,9 +52,7 @@ from tavern_core.kernel.jobs.job_records import JobRecords
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.new_jobs import NewJobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs
-from tavern_core.kernel.knowledge.knowledge import KnowledgeBases
 from tavern_core.kernel.limits.limiter_registry import LimitTable
-from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contribution_registry import Contributions
@@ -79,8 +77,10 @@ from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.state import State
 from tavern_core.kernel.stores.memory_records import MemoryRecords
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
+from tavern_core.knowledge.knowledge import KnowledgeBases
 from tavern_core.model.approval import Approver
 from tavern_core.model.event import SETTINGS_CHANGED
+from tavern_core.observability.metrics import Metrics
 from tavern_core.review.import_crash_guard import ImportWatch
 from tavern_core.review.permitted_service_methods import ReadOnlyServiceMethods
 from tavern_core.upstreams.composition import ConfiguredUpstreams
@@ -134,13 +134,13 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
     inventories = Inventories(specs, profiles, Namespaces(specs))
     connected = upstreams.build(inventories, reach, sandboxes)
     catalogue = ToolCatalogue.build(inventories, connected() if upstreams.entries else None, plugins.reconciler)
-    state = _state(base, knowledge)
+    state = _state(base)
     calls = _calls(catalogue, state, reach, ToolHomes(tables, sandboxes), options.approve)
     flow = WorkflowServices.build(catalogue, calls.pipeline, _retrieval)
 
     _contribute(ServiceBackends(base, catalogue.tools, flow, calls.jobs, knowledge, calls.pipeline), tables)
     plugins.reconciler.check_plugins()
-    return Host(plugins, catalogue, state, calls, flow, connected, isolation)
+    return Host(plugins, catalogue, state, calls, flow, connected, isolation, knowledge)
 
 
 def _tables(
@@ -184,10 +184,10 @@ def _plugins(
     )
 
 
-def _state(base: Foundation, knowledge: KnowledgeBases) -> State:
+def _state(base: Foundation) -> State:
     records, config = _records(base), base.config.artifacts
     artifacts = Artifacts(base.home / "artifacts", records, config.ttl_ms / 1000, config.max_bytes)
-    return State(records, artifacts, Tokens(records), knowledge)
+    return State(records, artifacts, Tokens(records))
 
 
 def _calls(
@@ -293,7 +293,7 @@ def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline
     may_come = wanted is None and find_spec("opentelemetry") is not None
     if not (wanted or may_come or metrics.is_on):
         return pipeline
-    from tavern_core.kernel.observability.observed import ObservedPipeline
+    from tavern_core.observability.observed import ObservedPipeline
 
     return ObservedPipeline(pipeline, metrics if metrics.is_on else None, base.version, wanted=wanted)
 

@@ -88,7 +88,7 @@ class Tavern:
         self.limits = calls.limits
         self.metrics = calls.metrics
         self.artifacts = host.state.artifacts
-        self.knowledge = host.state.knowledge
+        self.knowledge = host.knowledge
         self.approvals = calls.pipeline.approvals.stored
         self.jobs = calls.jobs
         self.tokens = host.state.tokens

@@ -21,7 +21,6 @@ from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.jobs.jobs import Jobs
 from tavern_core.kernel.jobs.running_jobs import RunningJobs
-from tavern_core.kernel.observability.metrics import Metrics
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.decision_watch import DecisionWatch
 from tavern_core.kernel.plugins.host_registries import HostRegistries
@@ -31,9 +30,11 @@ from tavern_core.kernel.plugins.plugins import Plugins
 from tavern_core.kernel.plugins.reconciler import Activate, Reconciler
 from tavern_core.kernel.plugins.skill_catalogue import Skills
 from tavern_core.kernel.state import State
+from tavern_core.knowledge.knowledge import KnowledgeBases
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
 from tavern_core.model.text_call import TextOutcome
+from tavern_core.observability.metrics import Metrics
 from tavern_core.upstreams.composition import UpstreamsOnDemand
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Host:
     flow: WorkflowServices
     upstreams: UpstreamsOnDemand
     isolation: Isolation
+    knowledge: KnowledgeBases
 
     @property
     def tables(self) -> HostRegistries:
@@ -167,7 +169,7 @@ class Host:
         pipeline.compiler.cancellation.close()
         pipeline.governance.idempotency.close()
         self.state.records.close()
-        self.state.knowledge.close()
+        self.knowledge.close()
         if self.base.log is not None:
             self.base.log.close()
 

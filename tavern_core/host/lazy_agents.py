@@ -15,7 +15,7 @@ from tavern_core.host.host import Host
 
 def prompts_of(host: Host) -> PromptBuilder:
     """What builds the prompts of agents."""
-    return PromptBuilder(host.catalogue, host.state.knowledge, _names(host))
+    return PromptBuilder(host.catalogue, _names(host))
 
 
 def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
@@ -28,4 +28,4 @@ def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
 
 
 def _names(host: Host) -> KnownNames:
-    return KnownNames(host.flow, host.plugins.skills)
+    return KnownNames(host.flow, host.plugins.skills, host.knowledge)

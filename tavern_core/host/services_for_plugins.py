@@ -22,7 +22,7 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.jobs.jobs import Jobs
-from tavern_core.kernel.knowledge.knowledge import KnowledgeBases
+from tavern_core.knowledge.knowledge import KnowledgeBases
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
 from tavern_core.model.event import RESOURCE_CHANGED

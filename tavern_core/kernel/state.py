@@ -6,7 +6,6 @@ from tavern_core.contract.stores import RecordStore
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tokens import Tokens
 from tavern_core.kernel.artifacts.artifacts import Artifacts
-from tavern_core.kernel.knowledge.knowledge import KnowledgeBases
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,4 +16,3 @@ class State:
     """Keys, approvals, jobs and rates."""
     artifacts: Artifacts
     tokens: Tokens
-    knowledge: KnowledgeBases

@@ -11,7 +11,7 @@ from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import Finding, Location, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.file_stamp import Stamp, stamp_of
-from tavern_core.kernel.knowledge.chunking import CODE
+from tavern_core.knowledge.chunking import CODE
 from tavern_core.model import depths
 
 MOST_FILES: Final = 5_000

@@ -18,9 +18,9 @@ from tavern_core.errors import Finding, Location, StateDamaged, ToolFailed, Usag
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
 from tavern_core.kernel.files.file_stamp import Stamp
-from tavern_core.kernel.knowledge.chunking import CODE, KnowledgeDocument, read_document
-from tavern_core.kernel.knowledge.folders import MARKDOWN, list_documents, read_file
 from tavern_core.kernel.stores.sqlite_file import SqliteFile, is_damaged
+from tavern_core.knowledge.chunking import CODE, KnowledgeDocument, read_document
+from tavern_core.knowledge.folders import MARKDOWN, list_documents, read_file
 
 if TYPE_CHECKING:
     import sqlite3

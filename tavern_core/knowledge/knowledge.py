@@ -22,7 +22,7 @@ from tavern_core.model.knowledge import KB, Passage
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.knowledge.index import PassageIndex, PassageRow
+    from tavern_core.knowledge.index import PassageIndex, PassageRow
 
 CODE: Final = "KNOWLEDGE_INVALID"
 MOST_RESULTS: Final = 50
@@ -158,7 +158,7 @@ class KnowledgeBases:
     def _index(self, base: KnowledgeBase) -> PassageIndex:
         with self._lock:
             if (found := self._indexes.get(base.folders)) is None:
-                from tavern_core.kernel.knowledge.index import PassageIndex
+                from tavern_core.knowledge.index import PassageIndex
 
                 key = hashlib.sha256("\0".join(map(str, base.folders)).encode("utf-8", "surrogateescape")).hexdigest()
                 found = self._indexes[base.folders] = PassageIndex(base.folders, self._cache / f"{key[:16]}.sqlite")

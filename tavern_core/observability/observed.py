@@ -18,8 +18,8 @@ from tavern_core.model.result import ToolResult
 if TYPE_CHECKING:
     from tavern_core.kernel.calls.running_call import RunningCall
     from tavern_core.kernel.catalogue.call_plan import CallPlan
-    from tavern_core.kernel.observability.metrics import Metrics
     from tavern_core.model.tool import ToolSpec
+    from tavern_core.observability.metrics import Metrics
 
 _LONGEST_DESCRIPTION: Final = 1_000
 _SDK: Final = "opentelemetry.sdk.trace"

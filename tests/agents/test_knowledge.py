@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tavern_core import Tavern
 from tavern_core.__main__ import main
 from tavern_core.errors import ConfigInvalid, StateDamaged, UsageError
-from tavern_core.kernel.knowledge import folders, index
-from tavern_core.kernel.knowledge.chunking import LONGEST_PART, read_document
-from tavern_core.kernel.knowledge.knowledge import KnowledgeBases
+from tavern_core.knowledge import folders, index
+from tavern_core.knowledge.chunking import LONGEST_PART, read_document
+from tavern_core.knowledge.knowledge import KnowledgeBases
 from tavern_core.model.config import KnowledgeConfig
 from tests.agents.desk import ONLY_GIVEN
 from tests.agents.shop import LATE, LATE_ZH, shop, write
@@ -223,7 +223,7 @@ def test_threads_and_processes_share_one_index(open_base, tmp_path):
     files = {f"{number}.md": f"# Number {number}\n\nword{number} and apples\n" for number in range(300)}
     knowledge = open_base(files)
     program = (
-        "import sys; from pathlib import Path; from tavern_core.kernel.knowledge.knowledge import *\n"
+        "import sys; from pathlib import Path; from tavern_core.knowledge.knowledge import *\n"
         "k = KnowledgeBases({'box': KnowledgeConfig(path=sys.argv[1])}, Path(sys.argv[2]))\n"
         "print(k.list()[0].passages)"
     )
