@@ -18,9 +18,8 @@ from tavern_core.tam.bound_call_plan import Reference, read_reference
 from tavern_core.tam.callable_tool_lookup import CallableTools
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.expected import ANY_KIND, display_value, expected, repair, why_unread
-from tavern_core.tam.field_key_interpretation import command_number
+from tavern_core.tam.field_key_interpretation import KeyMeaning, command_number
 from tavern_core.tam.field_step_assignment import MOST_STEPS_SHOWN, FieldPlacing, StepBinding
-from tavern_core.tam.parameter_key_matching import KeyMeaning
 from tavern_core.tam.wording import WORDS
 
 _MOST_PLACES: Final = 1_000_000

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 from tavern_core.model.message_translation import say
 from tavern_core.model.nearest import nearest
 from tavern_core.schema.problem import SchemaProblem
-from tavern_core.tam.field_key_interpretation import BindableTool, folded
-from tavern_core.tam.parameter_key_matching import Parameters
+from tavern_core.tam.field_key_interpretation import BindableTool, Parameters, folded
 from tavern_core.tam.wording import WORDS
 
 Schemas: TypeAlias = Mapping[str, Any] | Callable[[str], Any]

@@ -19,11 +19,12 @@ from tavern_core.tam.field_key_interpretation import (
     SHARED,
     BindableTool,
     FieldTarget,
+    KeyMeaning,
     Modifier,
+    Parameters,
     place_in_chain,
     read_modifier,
 )
-from tavern_core.tam.parameter_key_matching import KeyMeaning, Parameters
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 

@@ -16,8 +16,7 @@ from tavern_core.flow.engine.plan_tables import PreparedStep
 from tavern_core.flow.engine.protocols import RunPart, SchedulerPart
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.views.clean_errors import clean_copy
-from tavern_core.kernel.views.sealed_awaitable import Awaited, seal_awaitable
-from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.kernel.views.sealed_functions import Awaited, hidden, seal_awaitable
 from tavern_core.kernel.views.values import exact
 from tavern_core.model.question import Question, QuestionKind, prompt_and_schema
 from tavern_core.model.result import ToolResult

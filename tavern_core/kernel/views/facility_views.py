@@ -12,8 +12,7 @@ from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
 from tavern_core.contract.nodes import MismatchedInput, NothingCame
 from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
 from tavern_core.kernel.views.clean_errors import clean_copy
-from tavern_core.kernel.views.sealed_awaitable import Awaited, seal_awaitable
-from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.kernel.views.sealed_functions import Awaited, hidden, seal_awaitable
 from tavern_core.kernel.views.values import exact
 
 

@@ -17,8 +17,7 @@ from tavern_core.contract.published_methods import view_members
 from tavern_core.errors import OutputTooLarge, ToolFailed
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.views.clean_errors import clean_copy
-from tavern_core.kernel.views.sealed_awaitable import seal_awaitable
-from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.kernel.views.sealed_functions import hidden, seal_awaitable
 from tavern_core.kernel.views.values import copy_builtins, flat_copy
 from tavern_core.schema.bounded_json_copying import SCALARS, NotPlainData, json_or
 
