@@ -41,7 +41,7 @@ NETWORK = (
     "tavern_core.builtin.adapters.mcp.connection",
     "tavern_core.builtin.adapters.mcp.http",
     "tavern_core.builtin.adapters.mcp.login",
-    "tavern_core.builtin.adapters.mcp.resources_and_prompts",
+    "tavern_core.builtin.adapters.mcp.listing",
     "tavern_core.builtin.adapters.mcp.stdio",
     "anyio._backends._asyncio",
     "httpcore2",

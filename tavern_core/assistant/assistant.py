@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.assistant.drafting import ProposalBuilder
 from tavern_core.assistant.dry_run import DryRunner
-from tavern_core.assistant.form_widget_drafting import panel
+from tavern_core.assistant.form_widgets import panel
 from tavern_core.assistant.model_requests import ModelRequests
 from tavern_core.assistant.proposal import Panel, Proposal
 from tavern_core.errors import UsageError

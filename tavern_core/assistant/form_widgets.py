@@ -6,7 +6,7 @@
      "outputs": {"result": {"order", "widget", "label"}}}
 
 Everything is keyed by name, so that a JSON Patch shifts nothing. `proposed_layout` makes a layout by rule; `mismatches` checks one
-against the schema.
+against the schema; `panel` lets a model change one through the same cycle of patches as a workflow.
 """
 
 from __future__ import annotations
@@ -15,8 +15,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.assistant.model_answers import ParsedAnswer
+from tavern_core.assistant.model_requests import ModelRequests
+from tavern_core.assistant.prompt import layout_messages, prompt_tokens
+from tavern_core.assistant.proposal import Panel
+from tavern_core.assistant.repair_cycle import PatchVerdict, negotiate
+from tavern_core.errors import UsageError
+from tavern_core.graph.json_patch import apply_patch
+from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
+from tavern_core.model.message_translation import Language
 from tavern_core.model.nearest import did_you_mean, known_instead, nearest
+from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.secret_names import is_secret_schema
 
 TEXT_WIDGETS: Final = ("text", "textarea", "markdown", "code", "url", "file", "color", "date", "datetime", "password")
@@ -237,3 +246,64 @@ def _section(layout: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _wrong(place: str, message: str, fix: str, allowed: tuple[str, ...] = ()) -> PatchProblem:
     return PatchProblem("LAYOUT", message, pointer=place, hint=fix, allowed=allowed)
+
+
+_ONLY: Final = "result"
+"""The name of a result that is not an object."""
+
+
+def _with_widgets(inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The properties of a schema, each with the widgets that fit it."""
+    required = inputs.get("required") or ()
+    return {
+        name: {**schema, "widgets": widgets_for(schema), "required": name in required}
+        for name, schema in properties_of(inputs).items()
+    }
+
+
+async def panel(
+    subject: ToolSpec,
+    request: str,
+    requests: ModelRequests,
+    layout: Mapping[str, Any] | None,
+    rounds: int,
+    language: Language,
+) -> Panel:
+    """See `Assistant.panel`."""
+    inputs, outputs = dict(subject.input_schema), _outputs_of(subject.output_schema)
+    if layout is not None and (wrong := mismatches(layout, inputs, outputs)):
+        raise UsageError(
+            f"the layout does not fit {subject.id}: {wrong[0].message}",
+            hint=wrong[0].hint,
+            problems=[problem.to_json() for problem in wrong],
+        )
+    current = layout or proposed_layout(subject.display_name or subject.id, subject.description, inputs, outputs)
+    if not request.strip():
+        return Panel(True, current, inputs, outputs)
+
+    async def judge(answered: ParsedAnswer) -> PatchVerdict[Mapping[str, Any]]:
+        try:
+            changed = apply_patch(current, list(answered.patch))
+        except PatchRefused as refused:
+            return PatchVerdict(None, refused.problems)
+        problems = mismatches(changed, inputs, outputs)
+        return PatchVerdict(None if problems else changed, problems)
+
+    tokens = prompt_tokens(requests.context_tokens)
+    shown = {name: {**schema, "widgets": OUTPUT_WIDGETS} for name, schema in outputs.items()}
+    messages = layout_messages(request, current, _with_widgets(inputs), shown, language, tokens=tokens)
+    ended = await negotiate(requests.ask, messages, judge, rounds=rounds, language=language)
+    found = ended.result
+    return Panel(
+        found is not None, current if found is None else found, inputs, outputs,
+        ended.answered.reason if ended.answered is not None else "", ended.declined, ended.problems,
+        tuple(ended.rounds), requests.spent,
+    )  # fmt: skip
+
+
+def _outputs_of(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Output → its schema."""
+    properties = schema.get("properties") if schema is not None else None
+    if isinstance(properties, Mapping):
+        return {name: each if isinstance(each, Mapping) else {} for name, each in properties.items()}
+    return {_ONLY: dict(schema or {})}

@@ -43,10 +43,9 @@ from pydantic import ValidationError
 from tavern_core.builtin.adapters.mcp.asking import MOST_ROUNDS, RunningCalls, answers_to
 from tavern_core.builtin.adapters.mcp.content import result_of
 from tavern_core.builtin.adapters.mcp.failures import failure_of, text_of
-from tavern_core.builtin.adapters.mcp.listing import read_tools, watch_list
+from tavern_core.builtin.adapters.mcp.listing import McpDocuments, read_tools, watch_list
 from tavern_core.builtin.adapters.mcp.pending import PendingRequests, ProgressCallback
 from tavern_core.builtin.adapters.mcp.requests import LibraryStream, McpRequests
-from tavern_core.builtin.adapters.mcp.resources_and_prompts import McpDocuments
 from tavern_core.builtin.adapters.mcp.stdio import stdio_streams
 from tavern_core.builtin.adapters.mcp.tasks import EXTENSION, result_of_task
 from tavern_core.contract.adapters import Listing, Upstream, UpstreamCall, UpstreamTool

@@ -1,9 +1,9 @@
 """Tools of kind `script`: a program of the plugin, JSON in, JSON out.
 
-executor.py     one call, from top to bottom     script_output.py     what it prints, and what that means
-command.py      what may be run                  script_artifacts.py  files that it is given and leaves
-work_folder.py  folders for each call            masking.py           no secret comes back out
-queue.py        how many at once                 report.py            what an ended script amounts to
+executor.py     one call, from top to bottom     script_output.py  what it prints, and what that means
+command.py      what may be run                  masking.py        no secret comes back out
+work_folder.py  folders and files of each call   report.py         what an ended script amounts to
+queue.py        how many at once
 
 `tavern_core/box` starts and ends them, and reads their output (script_spawner.py, script_fork_job.py, output.py).
 """

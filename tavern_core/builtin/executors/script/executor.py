@@ -34,8 +34,13 @@ from tavern_core.builtin.executors.script.command import (
 from tavern_core.builtin.executors.script.masking import ScriptMasking, secrets_of
 from tavern_core.builtin.executors.script.queue import ScriptSlots
 from tavern_core.builtin.executors.script.report import ScriptBox, ScriptDeadline, ScriptReport
-from tavern_core.builtin.executors.script.script_artifacts import artifact_parameters, with_files, with_links
-from tavern_core.builtin.executors.script.work_folder import WorkFolder, work_folder
+from tavern_core.builtin.executors.script.work_folder import (
+    WorkFolder,
+    artifact_parameters,
+    with_files,
+    with_links,
+    work_folder,
+)
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tool_context import ToolContext
 from tavern_core.contract.tool_settings import settings_for_call

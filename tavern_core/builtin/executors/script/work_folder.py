@@ -1,21 +1,33 @@
 """The folders that one call of a script has to itself; gone when the call is over.
 
 home    its home and its temporary files, empty at first
-out     what it leaves here is kept as artifacts of the caller (`script_artifacts.py`)
-in      artifacts that it was given; only where there are some
+out     what it leaves here (`TAVERN_OUTPUT`) is kept as artifacts of the caller, and the answer links to them
+in      copies of artifacts that it was given: an argument of ``"format": "artifact"`` names one, the script gets its path
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import mimetypes
 import os
 import shutil
-from collections.abc import AsyncIterator
+import stat
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic_core import to_json
 
 from tavern_core.contract.protocols import Sandbox
-from tavern_core.errors import UpstreamError
+from tavern_core.contract.tool_context import ToolContext
+from tavern_core.errors import OutputTooLarge, ToolFailed, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.artifact import FORMAT, SCHEME
+from tavern_core.model.result import ToolResult
+from tavern_core.model.tool import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +75,113 @@ async def _removed(folder: WorkFolder) -> None:
         place = folder.place
         removing = asyncio.get_running_loop().run_in_executor(None, lambda: shutil.rmtree(place, ignore_errors=True))
         await asyncio.shield(removing)
+
+
+MOST_FILES: Final = 100
+"""Files that one call may leave."""
+_CHUNK: Final = 1 << 20
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""O_NONBLOCK: opening a pipe must not wait for its other end."""
+
+
+def artifact_parameters(tool: ToolSpec) -> tuple[str, ...]:
+    """Names of the parameters that take artifacts."""
+    properties = tool.input_schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return ()
+    return tuple(name for name, one in properties.items() if isinstance(one, Mapping) and one.get("format") == FORMAT)
+
+
+def with_files(
+    arguments: Mapping[str, Any], names: Sequence[str], ctx: ToolContext, work: WorkFolder
+) -> dict[str, Any]:
+    """The arguments with the paths of copies in place of artifacts; to be called in a thread.
+
+    Raises:
+        ArtifactNotFound: there is no such artifact, or it is another caller's (ARTIFACT_NOT_FOUND).
+        ToolFailed: there is no folder for them (TOOL_ERROR).
+    """
+    given = dict(arguments)
+    for number, name in enumerate(names):
+        link = given.get(name)
+        if not isinstance(link, str):
+            continue
+        if not work.place:
+            raise ToolFailed("there is no folder to put artifacts into", hint="call the tool through a host")
+        folder = Path(work.given, str(number))
+        folder.mkdir(parents=True, mode=0o700)
+        known = ctx.artifact_facts(link)
+        path = folder / (known["name"] or link.removeprefix(SCHEME))
+        with path.open("xb") as file:
+            for start in range(0, known["size"], _CHUNK):
+                file.write(ctx.read_artifact(link, start, _CHUNK))
+        given[name] = str(path)
+    return given
+
+
+def with_links(value: Any, patterns: Sequence[str], ctx: ToolContext, work: WorkFolder) -> Any:
+    """The answer with links to what the script left; to be called in a thread, when the script has ended.
+
+    Args:
+        patterns: names of the files to be kept, as in ``*.png``; none: all.
+
+    Raises:
+        ToolFailed: a declared file is not there, or something there is no file (TOOL_ERROR).
+        OutputTooLarge: too many files, or one that is larger than an artifact may be (OUTPUT_TOO_LARGE).
+    """
+    links = [] if not work.out else [ctx.keep(*one) for one in _left(work.out, patterns)]
+    if not links:
+        return value
+    text = value if isinstance(value, str) else to_json(value, inf_nan_mode="constants").decode()
+    return ToolResult(True, value, content=({"type": "text", "text": text}, *links))
+
+
+def _left(out: str, patterns: Sequence[str]) -> Iterator[tuple[Iterator[bytes], str, str]]:
+    """(bytes, media type, name) of each file in the folder; what the script made of the folder itself leads nowhere else."""
+    try:
+        folder = os.open(out, _FOLDER)
+    except OSError as error:
+        raise ToolFailed(
+            f"TAVERN_OUTPUT is not a folder any more: {error.strerror or error}", outcome="done"
+        ) from error
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - of a descriptor
+        missing = [one for one in patterns if not any(sign in one for sign in "*?[") and one not in names]
+        if missing:
+            raise ToolFailed(
+                f"the script left no file {missing[0]!r} in TAVERN_OUTPUT", hint="implementation.outputs says it does",
+                outcome="done",
+            )  # fmt: skip
+        wanted = [name for name in names if not patterns or any(fnmatchcase(name, one) for one in patterns)]
+        if len(wanted) > MOST_FILES:
+            raise OutputTooLarge(
+                f"the script left {len(wanted):,} files in TAVERN_OUTPUT; at most {MOST_FILES} are kept",
+                hint="pack them into one, or declare implementation.outputs",
+                outcome="done",
+                limit=MOST_FILES,
+            )
+        for name in wanted:
+            with _opened(name, folder) as chunks:
+                yield chunks, mimetypes.guess_type(name)[0] or "application/octet-stream", name
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _opened(name: str, folder: int) -> Iterator[Iterator[bytes]]:
+    try:
+        descriptor = os.open(name, _FILE, dir_fd=folder)
+    except OSError as error:
+        raise ToolFailed(
+            f"{name!r:.200} in TAVERN_OUTPUT cannot be kept: {error.strerror or error}", outcome="done"
+        ) from error
+    with ExitStack() as opened:
+        opened.callback(os.close, descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ToolFailed(
+                f"{name!r:.200} in TAVERN_OUTPUT is not a file",
+                hint="leave files there, and no folders",
+                outcome="done",
+            )
+        yield iter(lambda: os.read(descriptor, _CHUNK), b"")
