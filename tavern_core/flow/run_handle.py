@@ -105,8 +105,6 @@ MOST_RUNS: Final = 200
 """Maximum number of ended runs in memory."""
 MOST_BYTES: Final = 256_000_000
 """Maximum bytes of the outputs of ended runs; the oldest runs are removed first, the last one stays."""
-
-
 _EVENT: Final = 250
 """Approximate bytes of an event."""
 
@@ -114,9 +112,7 @@ _EVENT: Final = 250
 class RecentRuns:
     """Runs by id, oldest first. Thread-safe."""
 
-    def __init__(self, most: int = MOST_RUNS, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, tuple[Run, RunCache]] = {}
         self._weights: dict[str, int] = {}
@@ -155,7 +151,7 @@ class RecentRuns:
         with self._lock:
             self._weights[run.id] = weight
             self._bytes += weight
-            while len(self._weights) > 1 and (len(self._runs) > self._most or self._bytes > self._most_bytes):
+            while len(self._weights) > 1 and (len(self._runs) > MOST_RUNS or self._bytes > MOST_BYTES):
                 oldest = next(iter(self._weights))
                 self._bytes -= self._weights.pop(oldest)
                 del self._runs[oldest]

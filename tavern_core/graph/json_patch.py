@@ -52,8 +52,8 @@ class Operation:
 class PatchCopyBudget:
     """How much the operations of one patch may still copy and move."""
 
-    def __init__(self, values: int = MOST_VALUES) -> None:
-        self._left = values
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
 
     def take(self, operation: Operation, value: Any) -> None:
         """Count `value`, which will be at the path of `operation`. Raises PatchRefused."""

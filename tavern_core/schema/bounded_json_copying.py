@@ -136,16 +136,16 @@ def measure(
         max_nodes: values, counting every occurrence of a shared one.
         max_chars: characters in all strings and keys together.
     """
-    return _Measure(max_depth, max_nodes, max_chars, exact=False).run(value)
+    return _Measure(max_depth, max_nodes, max_chars).run(value)
 
 
 class _Measure:
     """One walk over one value."""
 
-    __slots__ = ("chars", "depth", "exact", "most_chars", "nodes")
+    __slots__ = ("chars", "depth", "most_chars", "nodes")
 
-    def __init__(self, depth: int, nodes: int, chars: int, exact: bool) -> None:
-        self.depth, self.nodes, self.exact = depth, nodes, exact
+    def __init__(self, depth: int, nodes: int, chars: int) -> None:
+        self.depth, self.nodes = depth, nodes
         self.chars = self.most_chars = chars
 
     def run(self, root: object) -> SchemaProblem | None:
@@ -160,7 +160,7 @@ class _Measure:
             if value is None or kind is bool:
                 continue
             base = next((base for base in _BASES if kind is base or issubclass(kind, base)), None)
-            if base is None or (self.exact and base is not kind):
+            if base is None:
                 return _foreign(value, path)
             if base is dict or base is list:
                 if depth >= self.depth:
@@ -179,7 +179,7 @@ class _Measure:
         self, value: Any, depth: int, path: _Path, stack: list[tuple[Any, int, _Path]]
     ) -> SchemaProblem | None:
         for key, item in dict.items(value):
-            if not issubclass(type(key), str) or (self.exact and type(key) is not str):
+            if not issubclass(type(key), str):
                 return SchemaProblem(
                     _where(path),
                     f"an object's keys must be strings, one is {json_type(key)}",
