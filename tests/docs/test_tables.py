@@ -20,8 +20,8 @@ from tavern_core.flow.workflows import Workflows
 from tavern_core.graph.patch_problems import PATCH_CODES
 from tavern_core.graph.problems import PROBLEM_CODES
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
-from tavern_core.kernel.manifest.published_schemas import WORKFLOW_TEXTS
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.manifest.workflow_schema_completion import WORKFLOW_TEXTS
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.environment_variables import FIXED, PASSED
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES
