@@ -44,7 +44,7 @@ class N8nStub:
         """``POST slack`` → what the workflow answers."""
         self.workflows: list[Any] = []
         self.executions: dict[str, list[Any]] = {}
-        """Id → what the API says of it, one after the other; the last stays."""
+        """Id → what the API says of it, one after the other; the last stays. None: it breaks off."""
         self.asked: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[Any] = []
@@ -110,6 +110,8 @@ class N8nStub:
             states = self.executions.get(path.removeprefix("executions/"), [])
             if states:
                 state = states.pop(0) if len(states) > 1 else states[0]
+                if state is None and request.transport is not None:
+                    request.transport.abort()
                 if isinstance(state, dict) and request.query.get("includeData") != "true":
                     state = {key: value for key, value in state.items() if key != "data"}
                 return web.json_response(state)

@@ -390,9 +390,10 @@ async def test_arguments_too_long_for_an_address_have_done_nothing(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("said", "kind"), [("image/png", "image/png"), ("binary", "application/octet-stream")])
+async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path, said: str, kind: str) -> None:
     async def picture(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=b"\x89PNG", content_type="image/png")
+        return web.Response(body=b"\x89PNG", headers={"content-type": said})
 
     async with N8nStub() as n8n:
         n8n.webhooks["POST slack"] = picture
@@ -400,7 +401,7 @@ async def test_a_file_becomes_an_artifact_of_the_caller(tmp_path: Path) -> None:
             ann = CallContext(principal="user:ann", permissions=frozenset({"network"}))
             result = await host.invoke("n8n:slack", {}, context=ann)
             assert host.artifacts.read(result.value["file"], context=ann) == b"\x89PNG"
-            assert result.content[0]["mimeType"] == "image/png"
+            assert result.content[0]["mimeType"] == kind
 
 
 PLACES: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = [
@@ -509,6 +510,7 @@ RUNS: list[tuple[list[Any], str, Any]] = [
     ([("canceled", None)], "canceled", "ended as canceled"),
     ([], "lost", "n8n does not know this execution"),
     (["running", 5], "lost", "something that is not an object"),
+    ([None], "lost", "broke off"),
     ([{"status": ["running"]}], "failed", "ended as ['running']"),
 ]
 """What the API says one after the other, the reason of the failure, and the value or words of the error."""
@@ -531,6 +533,7 @@ async def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
             else:
                 assert failure(result) == ("UPSTREAM_ERROR", "unknown", kind), states
                 assert result.error is not None and expected in result.error.message and result.error.fix
+                assert "call again" not in result.error.fix.replace("before you call again", "")
         assert not [asked for asked in n8n.asked if asked.endswith(("/execute", "/run", "/stop"))]
 
 

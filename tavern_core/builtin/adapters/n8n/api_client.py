@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.contract.adapters import UpstreamCall
 from tavern_core.contract.exchange import Answer, exchange, object_at
-from tavern_core.errors import CallError, OutputTooLarge, UpstreamError
+from tavern_core.errors import CallError, Outcome, OutputTooLarge, UpstreamError
 from tavern_core.model.result import Evidence, ToolResult
 
 _API: Final = "/api/v1"
@@ -123,7 +123,9 @@ class N8nApi:
         )
 
     async def _asked(self, path: str, params: Mapping[str, str]) -> Mapping[str, Any]:
-        answer = await exchange(self._http, "GET", _API + path, params=params, headers=self._headers)
+        # A run takes effect whatever becomes of the questions about it, and hints must not say to call again.
+        outcome: Outcome = "unknown" if path.startswith("/executions/") else "none"
+        answer = await exchange(self._http, "GET", _API + path, outcome=outcome, params=params, headers=self._headers)
         if answer.status != 200:
             raise _refusal(answer, path)
         value = answer.json("n8n", "none")

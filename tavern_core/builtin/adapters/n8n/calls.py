@@ -24,6 +24,7 @@ _TIMEOUTS: Final = (30.0, None, 30.0, 30.0)
 """Connecting, reading, writing, waiting for a place: a workflow may think as long as the deadline of the call lets it."""
 _IN_QUERY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")
 _STARTED: Final = "Workflow was started"
 _OWN_REFUSAL: Final = re.compile(r": Authorization (?:is required|data is wrong|problem)!")
 """What n8n says before a workflow begins."""
@@ -85,6 +86,8 @@ async def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> A
         return value
     if kind.startswith("text/"):
         return answer.text
+    if not _MEDIA_TYPE.match(kind):
+        kind = "application/octet-stream"
     link = await asyncio.to_thread(call.context.keep, answer.body, kind, tool.name)
     return ToolResult(True, {"file": link["uri"], "mediaType": kind, "bytes": len(answer.body)}, content=(link,))
 
