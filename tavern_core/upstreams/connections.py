@@ -82,7 +82,7 @@ class UpstreamConnections:
         credential = credential_of(entry, context)
         sessions = self._sessions.setdefault(entry.name, {})
         if (session := sessions.get(credential)) is None:
-            if sum(one.state != "idle" for one in sessions.values()) >= MAX_SESSIONS:
+            if sum(one.state != "idle" for one in list(sessions.values())) >= MAX_SESSIONS:
                 raise UpstreamError(
                     f"{entry.name} has {MAX_SESSIONS} connections already", outcome="none", retryable=True
                 )
@@ -127,7 +127,7 @@ class UpstreamConnections:
             (since, name, key)
             for name, sessions in list(self._sessions.items())
             if isinstance(self._entries.get(name), ToolEndpoint)
-            for key, session in sessions.items()
+            for key, session in list(sessions.items())
             if (since := session.unused_since) is not None
         )
         closed = []

@@ -285,9 +285,19 @@ class Jobs(Mapping[str, Job]):
             if (running := self._running.get(id)) is None or running.task is None:
                 if why := mismatch(Question.from_json(asked[name]), value):
                     raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
-                return self._records.leave_answer(id, name, value)  # for the process that runs the job
+                return self._leave_answer(id, name, value)
             return give_answer(self._records, running, name, value)
         return self._engines.runs is not None and self._engines.runs.answer(id, name, value)
+
+    def _leave_answer(self, id_: str, name: str, value: Any) -> bool:
+        """Leave an answer for the process that runs the job; False: another answer came first."""
+        if not self._records.leave_answer(id_, name, value):
+            return False
+        kept = self._records.get(id_)
+        if kept is not None and any(question["id"] == name for question in kept.job.questions):
+            return True
+        self._records.forget_answer(id_, name)  # its question was closed meanwhile, perhaps by this very answer
+        return kept is not None and [name, value] in [[*given] for given in kept.facts.get("answers") or ()]
 
     def _decide(self, id_: str, approval: str, value: Any, context: CallContext | None) -> bool:
         """Approve or reject the call of a job. Raises as `answer`."""
