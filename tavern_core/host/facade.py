@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import sys
@@ -179,10 +180,21 @@ class Tavern:
         return self
 
     async def close(self) -> None:
-        """Stop every plugin, services last started first; running calls get time to finish."""
-        if self._state == "open":
-            self._shut()
-            await self._close()
+        """Stop every plugin, services last started first; running calls get time to finish.
+
+        If it is cancelled, it still stops everything, and raises CancelledError then. Cancelled again, it ends at once.
+        """
+        if self._state != "open":
+            return
+        self._shut()
+        closing = asyncio.create_task(self._close())
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait([closing])
+            raise
+        finally:
+            closing.cancel()
             self._host.release()
 
     async def __aenter__(self) -> Tavern:

@@ -1,4 +1,7 @@
-"""Calls from a task that was cancelled before: each ends with a result, and only a new cancellation of the caller passes."""
+"""Calls from a task that was cancelled before: each ends with a result, and only a new cancellation of the caller passes.
+
+And hosts that a cancelled task closes.
+"""
 
 from __future__ import annotations
 
@@ -294,3 +297,60 @@ async def test_a_cancellation_that_was_asked_for_before_the_call_and_comes_withi
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(work())
+
+
+class _Holding:
+    """A plugin with a call that can be held."""
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+        self.began = asyncio.Event()
+        self.is_stopped = False
+
+    @hookimpl
+    def tavern_register_tools(self) -> list[Any]:
+        @tool
+        async def hold() -> str:
+            """Hold."""
+            self.began.set()
+            await self.goes_on.wait()
+            return "answer"
+
+        return [hold]
+
+    @hookimpl
+    def tavern_stop(self) -> None:
+        self.is_stopped = True
+
+
+async def test_a_host_whose_closing_is_cancelled_still_stops_everything(tmp_path: Path) -> None:
+    plugin = _Holding()
+    host = await Tavern.open(plugins=[Plugin(plugin, name="p")], home=tmp_path).start()
+    call = asyncio.create_task(host.invoke("p:hold"))
+    await plugin.began.wait()
+    closing = asyncio.create_task(host.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    plugin.goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert (await call).value == "answer"
+    assert plugin.is_stopped
+
+
+async def test_a_closing_that_is_cancelled_twice_waits_for_no_call(tmp_path: Path) -> None:
+    plugin = _Holding()
+    host = await Tavern.open(
+        {"limits": {"drainMs": 3_600_000}}, plugins=[Plugin(plugin, name="p")], home=tmp_path
+    ).start()
+    call = asyncio.create_task(host.invoke("p:hold"))
+    await plugin.began.wait()
+    closing = asyncio.create_task(host.close())
+    for _ in range(2):
+        await asyncio.sleep(0)
+        closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not call.done()
+    plugin.goes_on.set()
+    assert (await call).value == "answer"
