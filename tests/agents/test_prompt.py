@@ -67,7 +67,7 @@ def test_the_built_in_prompt_holds_tools_skills_and_what_fits_the_task(tmp_path,
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     profile=st.sampled_from(["clerk", "tam", "native", "short", "twice"]),
     budget=st.integers(1, 2_600),
