@@ -186,7 +186,7 @@ def reported(big: dict[str, Any], name: str) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", SEEN)
+@each_row("name", SEEN)
 def test_what_the_plugin_does_is_reported(big: dict[str, Any], outside: Path, server: int, name: str) -> None:
     folder = outside / function(name)
     values = {"f": folder / "f", "d": folder, "p": server, "python": Path(sys.executable).name}

@@ -125,7 +125,7 @@ def test_the_mode_of_a_mark_says_whose_scope_holds_and_without_one_both_do(
     assert call({"p": path.format(**places)}).ok is fine
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scope", "path", "fine"),
     [
         (["/"], "/etc/passwd", True),

@@ -145,7 +145,7 @@ NEVER = [
 ]
 
 
-@pytest.mark.parametrize("text", READS, ids=range(len(READS)))
+@each_row("text", READS, ids=range(len(READS)))
 def test_one_statement_that_only_reads_is_let_through(desk: Desk, text: str) -> None:
     result = desk.tool(schema(), "read:db")({"q": text})
     assert result.ok, result.error
@@ -206,7 +206,7 @@ def test_a_parameter_for_reading_stays_one_whatever_is_granted(desk: Desk) -> No
     assert "for reading only" in refusal(call({"q": "delete from t"}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dialect", "text", "fine"),
     [
         ("mysql", "show tables", True),

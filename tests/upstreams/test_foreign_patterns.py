@@ -15,6 +15,7 @@ from tavern_core import Plugin, Tavern, ToolSpec, hookimpl
 from tavern_core.__main__ import main
 from tavern_core.contract.adapters import UpstreamTool
 from tavern_core.errors import InputInvalid
+from tests.rows import each_row
 
 from .opening import opened as opened_with
 from .toy import System, opened
@@ -204,7 +205,7 @@ MEANS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", MEANS)
+@each_row("where", MEANS)
 def test_no_value_is_refused_that_the_upstream_could_accept(tmp_path: Path, where: str) -> None:
     schema, accepted, refused = MEANS[where]
     whole = {"type": "object", "properties": {"v": schema}, "$defs": schema.get("$defs", {})}

@@ -92,7 +92,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-@each_row("name", WRONG)
+@pytest.mark.parametrize("name", WRONG)
 def test_a_definition_that_cannot_be_used_fails_its_plugin_and_says_why(tmp_path: Path, name: str) -> None:
     offer, why = WRONG[name]
     with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[bringing(offer)], home=tmp_path) as tavern:
