@@ -227,7 +227,7 @@ _METHODS: Final[Mapping[str, Any]] = {
 
 def _far_class(far: _RemoteNode, methods: frozenset[str]) -> type[Node]:
     own = {name: method for name, method in _METHODS.items() if name in methods}
-    return type(far.type.rpartition(":")[2], (_ProxyNode,), {"far": far, **own})
+    return type(far.type.rpartition(":")[2], (_ProxyNode,), {"remote": far, **own})
 
 
 def _said(value: Any, streams: list[AsyncIterator[Any]]) -> list[Any]:
