@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +13,9 @@ import pytest
 
 from tavern_core import Final, Node, NodeContext, Out, Plugin, Port, Skip, Stream, ToolFailed, hookimpl, node
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.flow import run_pipeline
+from tavern_core.flow import run_handle
 from tavern_core.flow.engine import sqlite_run_store
 from tavern_core.flow.engine.cache import SessionCache
-from tavern_core.flow.run_handle import RecentRuns
 from tests.engine.workbench import flow, group
 from tests.rows import row
 from tests.workflows.folder import Flows
@@ -353,7 +351,7 @@ async def test_what_runs_gave_is_held_within_bounds(flows: Flows, monkeypatch: p
     monkeypatch.setattr(sqlite_run_store, "MOST_RECORD", 10_000)
     monkeypatch.setattr(sqlite_run_store, "MOST_BYTES", 20_000)
     monkeypatch.setattr(sqlite_run_store, "_TIDY_EVERY", 5)
-    monkeypatch.setattr(run_pipeline, "RecentRuns", partial(RecentRuns, most_bytes=30_000))
+    monkeypatch.setattr(run_handle, "MOST_BYTES", 30_000)
     async with flows.open(PLUGIN) as tavern:
         ids = [
             (
