@@ -190,6 +190,7 @@ EVIL: Final[dict[str, Answer]] = {
     "other-packing": lambda self, number: self.reply(200, result(number, WELL), content_encoding="br"),
     "corrupt-packing": lambda self, number: self.reply(200, result(number, WELL), content_encoding="gzip"),
     "401": _status(401),
+    "401-json": lambda self, number: self.reply(401, b'{"error":"invalid_token"}'),
     "403": _status(403),
     "404": _status(404),
     "429": _status(429, retry_after="7"),

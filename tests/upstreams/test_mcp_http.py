@@ -125,6 +125,7 @@ EVIL: dict[str, tuple[str, str, str]] = {
     "other-packing": ("UPSTREAM_ERROR", "'br', which was not requested", "unknown"),
     "corrupt-packing": ("UPSTREAM_ERROR", "corrupt compressed data", "unknown"),
     "401": ("UPSTREAM_ERROR", "wants to know who calls", "none"),
+    "401-json": ("UPSTREAM_ERROR", "wants to know who calls", "none"),
     "403": ("POLICY_DENIED", "refuses", "none"),
     "404": ("TOOL_NOT_FOUND", "", "none"),
     "429": ("UPSTREAM_ERROR", "has no time", "none"),

@@ -155,7 +155,7 @@ class NonRaisingClient:
             refusal = ConnectionLost(f"{self.name} does not know the session any more", outcome="none", retryable=True)
         if refusal is not None:
             self.note(number, refusal)
-        response.stream = _CheckedStream(self, response, number, is_for_library=is_for_library)
+        response.stream = _CheckedStream(self, response, number, refusal, is_for_library=is_for_library)
         return response
 
     def transfer(self, number: Any) -> anyio.CancelScope:
@@ -215,7 +215,13 @@ class _CheckedStream(httpx2.AsyncByteStream):
     """
 
     def __init__(
-        self, client: NonRaisingClient, response: httpx2.Response, number: Any, *, is_for_library: bool
+        self,
+        client: NonRaisingClient,
+        response: httpx2.Response,
+        number: Any,
+        refusal: CallError | None,
+        *,
+        is_for_library: bool,
     ) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._client = client
@@ -223,8 +229,8 @@ class _CheckedStream(httpx2.AsyncByteStream):
         self._stream = response.stream
         self._number = number
         self._is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        self._status = response.status_code
-        self._is_error = self._status >= 400
+        self._is_error = response.status_code >= 400
+        self._error = refusal or _error_of_status(response.status_code, self._name)
         self._is_for_library = is_for_library and not self._is_error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -258,7 +264,7 @@ class _CheckedStream(httpx2.AsyncByteStream):
                     if values_in(message) > FEW_VALUES:
                         raise self._too_many()
                     if not await _is_rpc_error(message):
-                        raise _error_of_status(self._status, self._name)
+                        raise self._error
                 yield message
             elif self._is_for_library and len(whole) <= LARGE:
                 yield bytes(whole)
