@@ -1,8 +1,7 @@
 """The loop of an agent's run: ask the model, make its calls, return the results, until it answers without a call.
 
 The loop is deterministic: with the recorded answers and results (`playback.py`), it takes the same path again. To
-    resume
-or replay a run, the loop runs over its record. A resumed run does real work from the end of the record on.
+resume or replay a run, the loop runs over its record. A resumed run does real work from the end of the record on.
 """
 
 from __future__ import annotations

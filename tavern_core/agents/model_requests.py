@@ -69,8 +69,8 @@ class AgentModelRequests:
         """Run the deliberation workflow.
 
         Its possible inputs, of which it gets those in its interface: `task`, `system`, `messages` (without the system
-            prompt),
-        `history` (these without the last one), `prompt` (the text of the last one). Its output `text` or `answer` is the answer.
+        prompt), `history` (these without the last one), `prompt` (the text of the last one). Its output `text` or
+        `answer` is the answer.
         """
         spoken = [dict(message) for message in messages if message["role"] != "system"]
         inputs = {

@@ -33,8 +33,7 @@ def was_sent(line: socket.socket, message: bytes, descriptors: Sequence[int]) ->
     """Send a message with descriptors; False if it must be tried again.
 
     A user may have only as many descriptors under way, over all processes, as one process may open (unix(7),
-        ETOOMANYREFS);
-    in a box these are few.
+    ETOOMANYREFS); in a box these are few.
 
     Raises:
         OSError: the other side has ended (EPIPE).

@@ -1,8 +1,7 @@
 """Paths that are never granted: the host's own files, under every path that leads to them.
 
 `tavern_core/box/protected_path_splitting.py` handles protected entries of granted folders. The kernel identifies
-    folders
-by inode, not by path: if the same file system is mounted a second time, the second path counts, too.
+folders by inode, not by path: if the same file system is mounted a second time, the second path counts, too.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
 
 A hook in a separate process sees what it would see in the host, as far as that can cross. Other values (an object among
 a node's inputs, a function that decides whether a slot is required) stay in the host: the hook gets a placeholder that
-    it
-may return, and the host puts the original in its place.
+it may return, and the host puts the original in its place.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Decides which plugins run in a worker process, and starts and ends these.
 
 The decision is cheap: the modules for workers are imported only when the first worker starts. Resources that all
-    workers
-of a host share are created then, too, and released with the host.
+workers of a host share are created then, too, and released with the host.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ def client(
     """A client for the origin of `url`, which is also the base of relative addresses.
 
     It takes no proxies or credentials from the environment, keeps no cookies and follows no redirects. It raises
-        PolicyDenied
-    if it may not connect (POLICY_DENIED), UpstreamError for redirects to other origins and refused certificates
-    (UPSTREAM_ERROR), OutputTooLarge for too long answers (OUTPUT_TOO_LARGE), and ``httpx2.HTTPError`` for everything
+    PolicyDenied if it may not connect (POLICY_DENIED), UpstreamError for redirects to other origins and refused
+    certificates (UPSTREAM_ERROR), OutputTooLarge for too long answers (OUTPUT_TOO_LARGE), and ``httpx2.HTTPError`` for
+    everything
         else.
 
     Args:

@@ -6,8 +6,7 @@
     await process.close()
 
 Inside or outside of a box, a program has a guard outside of the host's process (`box/script_fork_job.py`): it kills
-    what
-the program leaves behind, even in other sessions, and even if the host is killed.
+what the program leaves behind, even in other sessions, and even if the host is killed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides which tools of an upstream are as the operator reviewed them.
 
 The lock file has the hash of each reviewed definition; the cache of listings has the definition itself, for a diff. If
-    an
-upstream is pinned, or the host is locked, a tool that is new, changed or renamed is in quarantine until it is accepted.
+an upstream is pinned, or the host is locked, a tool that is new, changed or renamed is in quarantine until it is
+accepted.
 """
 
 from __future__ import annotations

@@ -280,8 +280,7 @@ def mark_result(call: RunningCall, result: ToolResult) -> ToolResult:
     """The marked result. Addresses in it and those that the call read can be used without approval from now on.
 
     Two kinds of answers make no address usable: one that only repeats an argument, and, once untrusted content was
-        read, one
-    of a tool that is not a source. The model may have composed it.
+    read, one of a tool that is not a source. The model may have composed it.
     """
     plan = call.plan
     if plan is None or _is_free(call) or (result.error is not None and call.token is None):  # the tool did not run

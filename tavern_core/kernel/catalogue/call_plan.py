@@ -94,9 +94,8 @@ class AnswerRules:
         """Whether the output schema applies to this answer.
 
         An annotation such as ``-> dict`` describes what the function returns. For the `content` and `details` of seed
-            002,
-        that is the whole mapping, and neither the details nor the text of the content. Nor does a schema apply to what
-        a background job says about itself: its answer is still to come.
+        002, that is the whole mapping, and neither the details nor the text of the content. Nor does a schema apply to
+        what a background job says about itself: its answer is still to come.
         """
         return result.status != "job" and not (self.is_annotated and result.has_content)
 
@@ -217,8 +216,7 @@ class CallPlan:
         """The steps of each direct call of this tool, in order; only those that a list, hook, limit or schema requires.
 
         A call with a key also has the step `idempotency`, a call whose caller allows retries (`budget.maxRetries`)
-            `retry`.
-        A dry run ends before `execute`, possibly with a `preview`.
+        `retry`. A dry run ends before `execute`, possibly with a `preview`.
         """
         return tuple(_steps(self))
 

@@ -6,9 +6,8 @@
                         +--> pending_consent: a request has no decision; the rest of the plugin works
 
 Checking needs no plugin code (`eligibility.py`). Activation is a transaction (`activation.py`). Only one caller at a
-    time
-changes a plugin (`PluginTransitions`). The dependencies of a plugin are activated before it and stop after it. A broken
-plugin keeps its entry with the reason, and does not affect others.
+time changes a plugin (`PluginTransitions`). The dependencies of a plugin are activated before it and stop after it. A
+broken plugin keeps its entry with the reason, and does not affect others.
 """
 
 from __future__ import annotations
@@ -165,8 +164,7 @@ class Lifecycle:
         """Declare the settings of an inactive plugin, so that they can be seen and changed.
 
         Plugins from files were checked when found. Their settings are declared on first use (`PluginSettings`), or now
-            if
-        a value is stored for one of them: it may be secret or invalid.
+        if a value is stored for one of them: it may be secret or invalid.
         """
         settings = self.tables.settings
         settings.withdraw(record.name)

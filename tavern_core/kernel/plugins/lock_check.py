@@ -82,8 +82,7 @@ def _facts_for(candidate: PluginCandidate, record: GrantRecord) -> PluginFacts:
     """The facts about a plugin for the lock file, avoiding to read its files if possible.
 
     If version and manifest are unchanged, the files count as reviewed: hashing every file at every start would cost
-        more
-    than all the rest. The hash is computed when the plugin is activated (`decision_at_activation`).
+    more than all the rest. The hash is computed when the plugin is activated (`decision_at_activation`).
     """
     same = (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
     return _facts(candidate, record.artifact_hash if same else candidate.origin.artifact())
