@@ -144,10 +144,15 @@ class ForkedProgram:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.kill()
-        for pipe in self._pipes:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-        self.wait()
+        with contextlib.ExitStack() as ends:  # each is closed, even if closing another one fails
+            ends.callback(self.wait)
+            for pipe in reversed(self._pipes):
+                ends.callback(_close, pipe)
+
+
+def _close(pipe: IO[Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        pipe.close()
 
 
 def run_forked(

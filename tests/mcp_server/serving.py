@@ -86,9 +86,12 @@ async def over_stdio(words: Sequence[object], **options: Any) -> AsyncIterator[A
     """
     with ForkedProgram(words, stdin=PIPE, stdout=PIPE, imports=NETWORK, **options) as server:
         # The lines of a client are those of a server, in the other direction.
-        async with stdio_server(anyio.wrap_file(server.stdout), anyio.wrap_file(server.stdin)) as streams:
-            try:
-                yield streams
-            finally:
-                await streams[1].aclose()
-                server.stdin.close()
+        try:
+            async with stdio_server(anyio.wrap_file(server.stdout), anyio.wrap_file(server.stdin)) as streams:
+                try:
+                    yield streams
+                finally:
+                    await streams[1].aclose()
+                    server.stdin.close()
+        except* anyio.BrokenResourceError:
+            pass  # the server said something when its client had gone
