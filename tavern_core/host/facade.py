@@ -187,14 +187,12 @@ class Tavern:
         if self._state != "open":
             return
         self._shut()
-        closing = asyncio.create_task(self._close())
         try:
-            await asyncio.shield(closing)
+            await self._close()
         except asyncio.CancelledError:
-            await asyncio.wait([closing])
+            await self._close()  # the rest, in this same task: what a plugin began in it may have to end in it
             raise
         finally:
-            closing.cancel()
             self._host.release()
 
     async def __aenter__(self) -> Tavern:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tavern_core import Approval, Budget, CallContext, Out, Plugin, Tavern, ToolResult, hookimpl, node, tool
@@ -336,6 +337,54 @@ async def test_a_host_whose_closing_is_cancelled_still_stops_everything(tmp_path
         await closing
     assert (await call).value == "answer"
     assert plugin.is_stopped
+
+
+class _Grouped(_Holding):
+    """A plugin with a task group from its start to its stop."""
+
+    @hookimpl
+    async def tavern_start(self) -> None:
+        self.group = anyio.create_task_group()
+        await self.group.__aenter__()
+
+    @hookimpl
+    async def tavern_stop(self) -> None:
+        await self.group.__aexit__(None, None, None)
+        self.is_stopped = True
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_plugins_that_start_and_stop_with_a_host_do_so_in_the_same_task(
+    tmp_path: Path, is_cancelled: bool
+) -> None:
+    plugins = [_Grouped(), _Grouped()]
+
+    async def work() -> None:
+        objects = [Plugin(each, name=f"p{at}") for at, each in enumerate(plugins)]
+        host = await Tavern.open(plugins=objects, home=tmp_path).start()
+        call = asyncio.create_task(host.invoke("p1:hold"))
+        await plugins[1].began.wait()
+        if not is_cancelled:
+            plugins[1].goes_on.set()
+            await call
+        try:
+            await host.close()
+        finally:
+            assert [each.message for each in host.diagnostics if "task" in each.message] == []
+            plugins[1].goes_on.set()
+            await call
+
+    working = asyncio.create_task(work())
+    await plugins[1].began.wait()
+    if is_cancelled:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+    else:
+        await working
+    assert [each.is_stopped for each in plugins] == [True, True]
 
 
 async def test_a_closing_that_is_cancelled_twice_waits_for_no_call(tmp_path: Path) -> None:

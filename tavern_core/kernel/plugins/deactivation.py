@@ -28,10 +28,12 @@ async def stop(record: PluginRecord, tables: HostRegistries, drain_s: float) -> 
     listed = [RegistryEntry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]
     tables.registry.put(record.name, record.rank, listed, {})
     try:
-        await _drain(record, tables, drain_s)
-        ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
-        await tables.calls.notify(ends, {}, tables.mode)
-    finally:  # the stopping task may be cancelled while it waits, but no part of the plugin may stay
+        try:
+            await _drain(record, tables, drain_s)
+        finally:  # the stopping task may be cancelled while it waits, but no part of the plugin may stay
+            ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
+            await tables.calls.notify(ends, {}, tables.mode)
+    finally:
         await stop_started(record, tables)
         await _close_executors(record, tables)
         forget(record, tables)
