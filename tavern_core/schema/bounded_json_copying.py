@@ -159,7 +159,7 @@ class _Measure:
             kind = type(value)
             if value is None or kind is bool:
                 continue
-            base = next((base for base in _BASES if kind is base or issubclass(kind, base)), None)
+            base = _EXACT.get(id(kind)) or next((base for base in _BASES if issubclass(kind, base)), None)
             if base is None:
                 return _foreign(value, path)
             if base is dict or base is list:
@@ -211,7 +211,9 @@ class _Measure:
         return None
 
 
-_BASES: tuple[type, ...] = (dict, list, str, int, float)
+_BASES: Final[tuple[type, ...]] = (dict, list, str, int, float)
+_EXACT: Final = {id(base): base for base in _BASES}
+"""By id: to look up a class itself would call the methods of its metaclass."""
 
 
 def json_copy(
