@@ -254,7 +254,10 @@ TERMINATED: Final = 128 + signal.SIGTERM
 
 
 class Termination:
-    """Takes SIGTERM while a command runs, where the process has no handler of its own."""
+    """Takes SIGTERM while a command runs, where the process has no handler of its own.
+
+    SIGTERM ends a command as Ctrl-C does: its work is cancelled and recorded, and the host is closed.
+    """
 
     has_come = False
 

@@ -1,5 +1,7 @@
 """The JSON form of values that cross between host and worker: `Codec`, and its table for calls and results.
 
+The first request to a worker, `WorkerSetup`, is plain JSON.
+
     CALLS.decode(CALLS.encode(call))            `node_codec` has the tables of nodes and of hooks, `error_codec` the errors
 
 A packed value is ``[tag, data]``. The host decodes data of hostile code: every field is checked, and a value that does

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def exponential_delay(retries: int, first: float, longest: float, factor: float = 2.0) -> float:
-    """The delay before retry 1, 2 and so on, in the unit of `first`. Callers that draw their delay at random use it as the upper bound.
+    """The delay before retry 1, 2 and so on, in the unit of `first`.
+
+    Callers that draw their delay at random use it as the upper bound.
 
     Args:
         factor: by which it grows with each retry.

@@ -1,4 +1,7 @@
-"""Plain data: its digest, the fields of a value as JSON, and copies: with other leaves, such as each text masked, or immutable."""
+"""Plain data: its digest, the fields of a value as JSON, and two kinds of copies.
+
+A copy has other leaves, such as each text masked, or it is immutable.
+"""
 
 from __future__ import annotations
 
@@ -94,8 +97,8 @@ class FrozenList(list[V]):
 def frozen(value: Any) -> Any:
     """An immutable copy of JSON, to be shared. A deep copy of it is plain again.
 
-    Its mappings and lists are real ones, so everything that accepts JSON accepts them. This prevents mistakes, not attacks:
-    ``dict.update(frozen, …)`` still changes one.
+    Its mappings and lists are real ones, so everything that accepts JSON accepts them. This prevents mistakes, not
+    attacks: ``dict.update(frozen, …)`` still changes one.
 
     >>> frozen({"a": [1]}) == {"a": [1]}
     True

@@ -7,13 +7,15 @@
     from_python     models, dates, sets and enums as JSON
     quick_copy      `json_copy` in one walk, for what is small and usual
 
-Other copies mean other things: `kernel/nodes/json_values` writes bytes and Skip, `flow/engine/node_value_encoding.deep_copy` copies any
-object, `schema/redact` masks, `model/result` and `kernel/log/record` write text in place of what is not JSON, `graph/json_patch`
-copies what has been measured (this layer does not see it).
+Other copies mean other things: `kernel/nodes/json_values` writes bytes and Skip,
+`flow/engine/node_value_encoding.deep_copy` copies any object, `schema/redact` masks, `model/result` and
+`kernel/log/record` write text in place of what is not JSON, `graph/json_patch` copies what has been measured (this
+layer does not see it).
 
 Arguments, tool output and schemas are untrusted until measured: cyclic, a million levels deep, full of NaN, lone
-surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises. Values may be of classes that
-overwrite everything, so none of their methods is called, and `isinstance`, which asks for `__class__`, is not used on them.
+surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises. Values may be of classes
+that overwrite everything, so none of their methods is called, and `isinstance`, which asks for `__class__`, is not used
+on them.
 
 JSON is what `json.loads` can produce: dict with str keys, list, str, int, float, bool, None. A subclass of one of
 these (IntEnum, StrEnum, OrderedDict) counts as its base; tuples, sets, bytes, Decimal, dates and objects do not.

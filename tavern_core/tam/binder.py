@@ -78,7 +78,8 @@ def named_tools(document: Document) -> list[str]:
 def _note_near_misses(document: Document, found: dict[str, None]) -> None:
     """Note the names that `bind` looks up because of near misses.
 
-    Binding without tools would find most of them, but takes several times as long and ends a block at its first unknown step.
+    Binding without tools would find most of them, but takes several times as long and ends a block at its first unknown
+    step.
     """
 
     def no_tool(name: str) -> None:

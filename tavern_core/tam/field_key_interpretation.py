@@ -1,4 +1,6 @@
-"""Which parameter of a tool a key means (TAM rule 9), which step a field belongs to, and its role: an argument or a modifier (rule 10).
+"""Which parameter of a tool a key means (TAM rule 9), which step a field belongs to, and its role (rule 10).
+
+The role is that of an argument or of a modifier.
 
 commands    command | command1, command_2, …          the steps, in numeric order
 filePath1   a declared parameter of step 1, else an undeclared one of step 1

@@ -208,8 +208,8 @@ class UpstreamConnections:
     def errors_masked(self, entry: UpstreamSystem, outcome: Outcome = "none") -> Iterator[None]:
         """Remove the host's secrets and the adapter's own from errors, because an upstream may repeat them.
 
-        outcome: for an error of foreign code that contains a secret, which becomes an UpstreamError.
-            outcome: of an error that is not of this host and holds a secret, which becomes an UpstreamError.
+        Args:
+            outcome: for an error of foreign code that contains a secret, which becomes an UpstreamError.
         """
         try:
             yield

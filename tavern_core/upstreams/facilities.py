@@ -192,7 +192,7 @@ class UpstreamFacility:
         """Hide a stored text of the adapter in all data of its upstream, which may repeat it.
 
         Only what cannot be ordinary text is hidden in the whole host: a server could otherwise choose texts to be
-            hidden.
+        hidden.
         """
         found = list(islice((one for one in _secrets_of(text) if len(one) <= _LONGEST_SECRET), _MOST_SECRETS))
         owner = f"{self.name}\n{self._credential}\n{name}"

@@ -59,8 +59,7 @@ def client(
     It takes no proxies or credentials from the environment, keeps no cookies and follows no redirects. It raises
     PolicyDenied if it may not connect (POLICY_DENIED), UpstreamError for redirects to other origins and refused
     certificates (UPSTREAM_ERROR), OutputTooLarge for too long answers (OUTPUT_TOO_LARGE), and ``httpx2.HTTPError`` for
-    everything
-        else.
+    everything else.
 
     Args:
         scope: the granted scope of the capability ``network``.

@@ -257,7 +257,9 @@ class ListingRefresh:
 
     def _etag(self, entry: UpstreamEntry) -> str:
         """The tag of the known listing; empty: its definitions were lost, or an older version left more tools out.
-        In a thread: it reads the definitions."""
+
+        In a thread: it reads the definitions.
+        """
         known = entry.definitions
         is_whole = bool(known.tools) and entry.is_listed and known.unchecked is not None
         return (self._cache.listed(entry.name) or _NEVER).etag if is_whole else ""

@@ -129,7 +129,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         """The error for `error` if certificates may be the reason.
 
         With TLS 1.3 a server refuses a client certificate only after the handshake, and many close the connection
-            silently.
+        silently.
         """
         known = _tls_error(error)
         reason = known.reason or "" if known is not None else ""

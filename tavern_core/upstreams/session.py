@@ -7,8 +7,8 @@
 Calls that still use a lost connection end with it, unless the call that found the loss was not even sent: then they may
 still be answered.
 
-The connection belongs to one task from opening to closing; calls run in their own tasks on the same loop, the host's. So a
-library that is bound to its task (cancel scopes of anyio) works, and cancelling a call ends only this call.
+The connection belongs to one task from opening to closing; calls run in their own tasks on the same loop, the host's.
+So a library that is bound to its task (cancel scopes of anyio) works, and cancelling a call ends only this call.
 """
 
 from __future__ import annotations

@@ -262,10 +262,10 @@ def _description(text: object, mask: Callable[[str], str]) -> str:
 def _harmless(schema: Any, masks: Masks | None) -> Any:
     """A schema whose texts cannot be read as a call and contain no secrets; its meaning stays the same.
 
-    Other parts have a meaning; secrets there can only be guesses of the upstream, and stay.
+    The other parts have a meaning. So secrets that the upstream was not given, and can only have guessed, stay there.
 
-    masks: None: leave these texts out.
-        masks: None: without these texts.
+    Args:
+        masks: None: leave these texts out.
     """
     if isinstance(schema, list | tuple):
         return [_harmless(part, masks) for part in schema]

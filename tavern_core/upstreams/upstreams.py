@@ -85,7 +85,7 @@ class UpstreamStatus:
 
 
 class Upstreams(Mapping[str, UpstreamStatus]):
-    """Name → status. The actions exist as coroutines and, with `_sync`, as plain calls. Safe for threads and event loops.
+    """Name → status. Actions are coroutines and, with `_sync`, plain calls. Safe for threads and event loops.
 
     Args:
         entries: the configured upstreams.
@@ -257,8 +257,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
 
         Args:
             context: the caller, who needs the permissions of a call, and whose lists and profile must allow the
-                upstream; its
-                credentials are used. None: the host itself.
+                upstream; its credentials are used. None: the host itself.
 
         Raises:
             PolicyDenied: the caller may not read it (POLICY_DENIED).

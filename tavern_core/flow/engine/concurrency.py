@@ -1,8 +1,8 @@
 """Limits of one run: how many nodes run at the same time, in total, per type, per resource.
 
-A step acquires a slot of each of its pools at once or none, so there are no deadlocks. Steps without free slots wait
-in a queue by their number; a step that rested and returns has an old number and comes first. Steps with the same pools share one
-queue, so each turn checks only a few heads, however many wait.
+A step acquires a slot of each of its pools at once or none, so there are no deadlocks. Steps without free slots wait in
+a queue by their number; a step that rested and returns has an old number and comes first. Steps with the same pools
+share one queue, so each turn checks only a few heads, however many wait.
 
     waiting ──(a slot of every pool, lowest number first)──> running ──(a node waits for another)──> resting ──> waiting
 """

@@ -99,7 +99,10 @@ class Journal:
         return self._cancel_mark.exists()
 
     def answer_to(self, question: str) -> Any:
-        """The answer of another process to a question, as {"question", "value"}; None: there is none. A corrupt one is removed."""
+        """The answer of another process to a question, as {"question", "value"}; None: there is none.
+
+        A corrupt answer is removed.
+        """
         place = self._answer(question)
         if not place.exists():
             return None

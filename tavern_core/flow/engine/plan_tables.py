@@ -1,7 +1,7 @@
 """A plan with precomputed tables for running it: the sources of each step, and the fixed half of its key.
 
-Created once per plan and shared by all its runs; immutable. The keys of the steps of one scheduler (`StepCacheKeys`) are computed
-when the steps begin.
+Created once per plan and shared by all its runs; immutable. The keys of the steps of one scheduler (`StepCacheKeys`)
+are computed when the steps begin.
 """
 
 from __future__ import annotations
@@ -319,7 +319,8 @@ def followers(works: Sequence[PreparedStep]) -> list[list[int]]:
 class StepCacheKeys:
     """The keys and content keys of one scheduler.
 
-    A key identifies the values of the file and the sources of a step's answer; a content key its own answer, in the keys of later steps.
+    A key identifies the values of the file and the sources of a step's answer; a content key its own answer, in the
+    keys of later steps.
     """
 
     def __init__(self, prepared: PreparedPlan, given: Mapping[str, Any]) -> None:

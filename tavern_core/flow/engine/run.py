@@ -72,7 +72,7 @@ class RunStorage(Protocol):
         ...
 
     def answered(self, question: str, value: Any) -> None:
-        """Record an answer that its node has not yet, from any thread."""
+        """Record an answer that its node does not have yet, from any thread."""
         ...
 
 

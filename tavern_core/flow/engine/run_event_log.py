@@ -1,7 +1,7 @@
 """The events of a run, numbered from 1, for any subscriber at any time.
 
-The size of outputs is only measured when an event is read. The text of stream chunks is without known secrets, even if a secret is
-split between chunks: a possible prefix of one is emitted with the next chunk, or when the node ends.
+The size of outputs is only measured when an event is read. The text of stream chunks is without known secrets, even if
+a secret is split between chunks: a possible prefix of one is emitted with the next chunk, or when the node ends.
 """
 
 from __future__ import annotations

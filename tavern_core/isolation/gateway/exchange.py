@@ -1,8 +1,8 @@
 """Forwards one request and its answer; each is parsed and written again.
 
-One connection carries one request: everything that a program sends after it is dropped, so nothing can be smuggled.
-The head of a request is parsed strictly: ambiguous input is refused. h11 writes the forwarded request from the parsed one, so the original
-spelling never reaches a server.
+One connection carries one request: everything that a program sends after it is dropped, so nothing can be smuggled. The
+head of a request is parsed strictly: ambiguous input is refused. h11 writes the forwarded request from the parsed one,
+so the original spelling never reaches a server.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
       allow: [file-operator:ReadFile]
       deny: ["capability:danger:*"]
 
-An entry is one of `tool_selectors`, or ``capability:<name>``, which is every tool that needs it. The most specific entry decides:
+An entry is one of `tool_selectors`, or ``capability:<name>``, which is every tool that needs it. The most specific
+entry decides:
 
     5  one tool by its id         4  one tool by its local name    3  a wildcard, the longer the more specific
     2  all tools of one plugin    1  a capability                  0  ``*``, ``group:plugins``, a wildcard of capabilities

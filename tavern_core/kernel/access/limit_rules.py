@@ -6,8 +6,8 @@
       upstreams: {api.example.org: {rate: 10/second}, clock: {breaker: {failures: 5}}}
       callers: {"*": {rate: 60/minute}, "role:batch": {concurrency: 1}}
 
-An entry of `tools` is one of `tool_selectors`. All that name a tool hold; where two say something about the same, the more
-specific one does, and any of them goes before what the tool says itself.
+An entry of `tools` is one of `tool_selectors`. All that name a tool hold; where two say something about the same, the
+more specific one does, and any of them goes before what the tool says itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Calls with a key: the same call runs once, however often and from whichever process it is requested.
 
-    key is new                    it is recorded, and the tool runs
+    the key is new                 it is recorded, and the tool runs
     the same call is running       wait for its answer, also from another process
     the same call has an answer    return that answer
     another call used the key      IDEMPOTENCY_CONFLICT
@@ -317,7 +317,8 @@ class Idempotency:
         """Record the outcome of the call and notify the calls that wait for it.
 
         A failure without an effect releases the key; so does closing the host if the job of the call will be
-        resumed."""
+        resumed.
+        """
         record, done, left = claim.record, None, None
         is_free = _is_freed(plan, call, result)
         if call.deadline is not None and not self._records.is_quick:  # its caller gets the answer in time in any case

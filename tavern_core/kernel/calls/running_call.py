@@ -22,7 +22,7 @@ Frame = tuple[int, float | None, CallContext | None, str, Any]
 """(depth, deadline on the monotonic clock, context, call id, reader) of the running call; the host has no context.
 
 The reader (`taint_tracking.ContentReader`) is what has read the call's content: the call itself, or a run; None:
-    nothing.
+nothing.
 """
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
@@ -123,7 +123,7 @@ class RunningCall:
     is_recorded: bool = False
     """Whether the beginning of the call is in the log."""
     is_cancelled: bool = False
-    """Whether the call was cancelled (`Pipeline.cancel`), or its caller no longer waits for it."""
+    """Whether the call was cancelled (`Cancellation.cancel`), or its caller no longer waits for it."""
     used_up: tuple[Record, ...] = ()
     """The approval and the plan token that the call used up, as their records were before it.
     They are given back if the tool does not begin."""

@@ -282,7 +282,7 @@ def _advice(line: str) -> str:
     """A line of the parser's report on an invalid block, with the markers and delimiters that the model should write.
 
     The line is the host's own: neutralising it would show the model a wrong marker. It is neutralised if it could be a
-        call.
+    call.
     """
     from tavern_core import tam
 

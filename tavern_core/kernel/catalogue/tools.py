@@ -75,8 +75,7 @@ class Tools:
 
         Args:
             profile: only the tools in the inventory of this agent profile: its name, the path of an
-                agent_profile.json, or a
-                mapping ``{"tool_ids_inventory": [...]}``.
+                agent_profile.json, or a mapping ``{"tool_ids_inventory": [...]}``.
             context: the caller; None: the host itself.
             usable: leave out tools that the caller can never use, for lack of a capability (`needs`).
 

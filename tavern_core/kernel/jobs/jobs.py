@@ -413,7 +413,10 @@ class Jobs(Mapping[str, Job]):
         )
 
     def _current(self, kept: StoredJob) -> Job:
-        """The current state of a job, with its open questions. A run has its own stored state: another process may have resumed it."""
+        """The current state of a job, with its open questions.
+
+        A run has its own stored state: another process may have resumed it.
+        """
         job, runs = kept.job, self._engines.runs
         approval = kept.facts.get("approval")
         if job.status == "input_required" and (approval or not job.id.startswith("run-")):

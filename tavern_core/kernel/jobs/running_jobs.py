@@ -94,7 +94,7 @@ class RunningJobs:
         self._running: dict[str, RunningJob] = {}
         self._starting: list[RunningJob] = []
         self._waker: asyncio.AbstractEventLoop | None = None
-        """The caller's loop that wakes the host's for them at the end of its turn, which may be long; None: it is woken already."""
+        """The caller's loop that wakes the host's loop for them at the end of its turn; None: that is woken already."""
         self._watcher: asyncio.Task[None] | None = None
         self.deferred_changes = UnwrittenChanges("tavern-jobs")
         """Changes of jobs that could not be stored yet, by job id: how a job ended, that it never began."""

@@ -61,7 +61,11 @@ class Slots:
             self.taken += 1
 
     def enter(self, caller: str) -> Future[None] | None:
-        """Take a place; a future that is done when there is one, None when there was one at once. It fails with QueueFull when displaced.
+        """Take a place, or wait for one in the queue.
+
+        Returns:
+            None: there was a place at once. Else a future that is done when there is one; it fails with QueueFull if
+            callers with fewer waiting calls displace this one.
 
         Raises:
             QueueFull: none is free, and too many wait.

@@ -1,6 +1,7 @@
 """From the text of a workflow file to a Workflow, or to findings that name line and column; and back, untouched.
 
-Workflow files of other products are recognised by the shape that each product's export always has, and that no file of ours can have.
+Workflow files of other products are recognised by the shape that each product's export always has, and that no file of
+ours can have.
 """
 
 from __future__ import annotations

@@ -182,7 +182,8 @@ class PluginCandidate:
     def has_foreign_schemas(self) -> bool:
         """Whether another system wrote the schemas of its tools.
 
-        Patterns that cannot be validated are then left to that system and reported, as no one here can correct them."""
+        Patterns that cannot be validated are then left to that system and reported, as no one here can correct them.
+        """
         return self.source == "upstream"
 
     @property

@@ -331,7 +331,7 @@ class PluginRecords(MutableMapping[str, PluginRecord]):
     """Name → record, by rank. Each change makes a new mapping, so iteration is safe.
 
     A removed record is no longer contained, but ``records[name]`` still returns it, for callers that just found its
-        tools.
+    tools.
 
     Args:
         changed: emitted when the condition of a record has changed.

@@ -156,7 +156,7 @@ class Reconciler:
         await self.lifecycle.renew(record.name, read_again or change, wanted=self.starts_with_host)
 
     def check_plugins_again(self) -> set[str]:
-        """`check_plugins` after a decision of another process; returns active plugins whose rights differ from those now.
+        """`check_plugins` after a decision of another process; return the active plugins whose rights changed.
 
         Plugins that failed for lack of rights may have them now.
         """

@@ -1,7 +1,7 @@
 """Replaces a service by a plugin's, and restores it (seed 000 §20.3).
 
     granted service:override:clock  +  fits the current clock  →  all views use the new one
-    stopped, failed, revoked          →  all views use the old one again, which kept running
+    stopped, failed, revoked                                 →  all views use the old one again, which kept running
 
 Of several overrides of one service, one is used, independent of the order of activation; the others wait.
 """

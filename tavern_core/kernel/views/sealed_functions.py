@@ -4,9 +4,9 @@ A Python function exposes everything: its closure, its globals, its defaults, an
 that `functools.lru_cache` makes is written in C and keeps the function it calls in a field that no attribute reads. With
 ``maxsize=0`` it caches nothing: it calls through, at a cost of some 40 ns.
 
-A coroutine shows its frame, and with it every variable of the service's method; a future shows its callbacks, a task its
-coroutine. So async work is stepped from behind a sealed function, in the task of the waiter, and the futures it waits for
-are replaced by others without a reference to them.
+A coroutine shows its frame, and with it every variable of the service's method; a future shows its callbacks, a task
+its coroutine. So async work is stepped from behind a sealed function, in the task of the waiter, and the futures it
+waits for are replaced by others without a reference to them.
 
 None of it hides what any Python code in the process can reach: `gc`, running frames, `ctypes`, `sys.modules`.
 """

@@ -1,4 +1,7 @@
-"""What a server lists: its tools, each judged alone, with notifications of changes; its resources and prompts. Every page is read."""
+"""What a server lists, on all pages: its tools, with notifications of changes; its resources and prompts.
+
+Each tool is judged alone: an invalid one does not affect the others.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _FIRST_ID: Final = 1_000_000
 ProgressCallback = Callable[[float, float | None, str], None]
 """``progress(done, total, message)``."""
 WORKED_FOR: Final[ContextVar[int | None]] = ContextVar("WORKED_FOR", default=None)
-"""The request of ours for which the library does something, also where it asks for the rest of an answer that broke off."""
+"""The request for which the library acts, also when it requests the rest of an answer that broke off."""
 PendingAnswer = asyncio.Future[dict[str, Any] | MCPError | CallError]
 """Errors are results: one that comes while the request is still being written is not retrieved by anyone."""
 
@@ -68,7 +68,10 @@ class PendingRequests:
             transfer.cancel()
 
     def transfer(self, number: object) -> anyio.CancelScope:
-        """What a transport enters to wait for the server on behalf of a request; cancelled once no one awaits the answer."""
+        """Entered by a transport that waits for the server on behalf of a request.
+
+        Cancelled as soon as no one awaits the answer.
+        """
         scope = anyio.CancelScope()
         if isinstance(number, int) and number in self._waiting:
             self._transfers[number] = scope
