@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.agents.agent_services import AgentServices
-from tavern_core.agents.call_contexts import HOST, HumanAnswers, agent_context, asking_context, caller_of, owner_of
+from tavern_core.agents.call_contexts import HOST, HumanAnswers, agent_context, caller_of, context_for_model, owner_of
 from tavern_core.agents.handle import AgentHandle, RunEvents, cancel_task
 from tavern_core.agents.loop import AgentLoop
 from tavern_core.agents.model_requests import AgentTask
@@ -139,7 +139,7 @@ class Agents:
         await asyncio.to_thread(self._runs.begin, record, owner_of(caller))
         read_at_start(agent.ledger.content_read, facts, text)
         running_call_has_read((agent.principal,))  # a call that runs an agent returns text of a model
-        about = _about(record, resolved, agent, asking_context(caller, run))
+        about = _about(record, resolved, agent, context_for_model(caller, run))
         return self._begin(about, Playback(), limits, price)
 
     async def resume(
@@ -204,7 +204,7 @@ class Agents:
         await asyncio.to_thread(self._runs.take_up, kept)
         read_at_start(agent.ledger.content_read, facts, record.task)
         read_again(agent.ledger.content_read, playback)
-        about = replace(_about(record, resolved, agent, asking_context(acting, run_id)), model=chosen)
+        about = replace(_about(record, resolved, agent, context_for_model(acting, run_id)), model=chosen)
         return self._begin(about, playback, limits, price, given)
 
     # Looking -------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def _strictest(profile: Profile, caller: CallContext | None) -> AfterUntrusted:
     return own if caller is None else stricter(own, caller.after_untrusted)
 
 
-def asking_context(caller: CallContext | None, run: str) -> CallContext | None:
+def context_for_model(caller: CallContext | None, run: str) -> CallContext | None:
     """The context for requests to the model: the starter's, with another ledger, as requests are not calls."""
     return None if caller is None else replace(caller, ledger=type(caller.ledger)(), budget=Budget(), task_id=run)
 

@@ -375,7 +375,7 @@ _FIELDS: Final[Mapping[str, str]] = {
 
 
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:
-    """All of a tool."""
+    """A whole tool, for the cache of listings, and to cross between the process of an adapter and the host."""
     data = {key: getattr(tool, name) for key, name in _FIELDS.items()}
     data |= {"tags": list(tool.tags), "capabilities": sorted(tool.capabilities)}
     data["examples"] = [

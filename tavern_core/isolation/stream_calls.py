@@ -164,7 +164,7 @@ async def begin_talk(
     worker: WorkerClient, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
 ) -> StreamingRequest:
     """Send a request with a streamed answer. Raises Undelivered: the worker had already died."""
-    pending = worker.request_slowly(do, given, "loop")
+    pending = worker.begin_request(do, given, "loop")
     if (channel := pending.channel) is None:
         channel = await worker.take_later("loop")
         worker.frames[pending.number] = current.get()

@@ -153,7 +153,7 @@ class WorkerClient(WorkerConnections):
         Raises:
             Undelivered: the worker had already died.
         """
-        pending = self.request_slowly(do, given, kind, what)
+        pending = self.begin_request(do, given, kind, what)
         if (channel := pending.channel) is None or pending.error is not None:
             return pending
         try:
@@ -165,7 +165,7 @@ class WorkerClient(WorkerConnections):
         del self.frames[pending.number]
         return self._answered(channel, kind, pending.number, answer)
 
-    def request_slowly(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str = "") -> PendingRequest:
+    def begin_request(self, do: str, given: Mapping[str, Any], kind: ConnectionKind, what: str = "") -> PendingRequest:
         """Send a request under an event loop without waiting. Raises as `request_soon`."""
         number = next(self._numbers)
         pending = PendingRequest(kind, number, encode({"id": number, "do": do, **given}), what)
@@ -182,7 +182,7 @@ class WorkerClient(WorkerConnections):
     async def finish(self, pending: PendingRequest) -> Any:
         """The answer to a request without an immediate answer, within the caller's own time limit.
 
-        Cancelling the caller ends the work. Raises as `ask`, except TimeLimit.
+        Cancelling the caller ends the work. Raises as `request`, except TimeLimit.
         """
         loop, kind, number, channel = asyncio.get_running_loop(), pending.kind, pending.number, pending.channel
         if channel is None:

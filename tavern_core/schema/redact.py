@@ -1,7 +1,7 @@
 """Redaction for logs and output: a bounded copy of a value without its secrets.
 
 A value is secret if it has a mark in its schema (`writeOnly`, `format: password`, `x-tavern: {secret: true}`), by the name of
-its key, or looks like one (`secret_text`), or the host knows it as one. The copy is plain JSON for any input:
+its key, or looks like one (`secret_scanning`), or the host knows it as one. The copy is plain JSON for any input:
 long texts are cut with their size noted, deep and cyclic structures end in a note, objects are named by their type.
 Redaction never raises and never changes its input.
 """

@@ -1,7 +1,7 @@
 """The single table of what is secret: marks in a schema, and names of secrets.
 
 Logs, audit, errors, settings, the environment of scripts, run records and terminal output use `is_secret_name`; texts are
-searched by `secret_text`, whose rules start with `STEMS`.
+searched by `secret_scanning`, whose rules start with `STEMS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Turns whatever ends a call into an error of the tree in `errors.py`, with its message in English or Chinese."""
+"""Turns whatever ends a call into an error of the tree in `errors.py`, with its message in English or Chinese.
+
+`MESSAGES` also has the messages of the other modules that refuse calls.
+"""
 
 from __future__ import annotations
 

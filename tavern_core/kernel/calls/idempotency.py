@@ -77,7 +77,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class _KeyClaim:
+class _ClaimRequest:
     """A key that a call is to claim."""
 
     plan: CallPlan
@@ -136,7 +136,7 @@ class Idempotency:
             ConnectionLost: the process of the call ended before it stored the answer (CONNECTION_LOST, unknown).
             TimeLimit: the same call is running, and this one's time is over.
         """
-        wanted = self._key_claim(plan, call, mode)
+        wanted = self._claim_request(plan, call, mode)
         if (answer := self._remembered_answer(wanted)) is not None:
             return _again(answer, wanted, "replayed")
         pause = _FIRST_LOOK_S
@@ -156,7 +156,7 @@ class Idempotency:
             await mode.pause(pause if seconds is None else min(pause, seconds))
             pause = min(pause * 2, _LONGEST_LOOK_S)
 
-    def _key_claim(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> _KeyClaim:
+    def _claim_request(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> _ClaimRequest:
         """The key that a call is to claim. Raises CallMisused, IdempotencyConflict: it cannot."""
         key, context = call.key, call.context
         assert context is not None
@@ -176,9 +176,9 @@ class Idempotency:
                 key=key,
             )
         data = f'{{"digest":"{digest}","process":"{self._process}","call":{call.number}}}'
-        return _KeyClaim(plan, call, mode, key, digest, Record(KIND, name, owner, RUNNING, data, time.time()))
+        return _ClaimRequest(plan, call, mode, key, digest, Record(KIND, name, owner, RUNNING, data, time.time()))
 
-    def _remembered_answer(self, wanted: _KeyClaim) -> ToolResult | None:
+    def _remembered_answer(self, wanted: _ClaimRequest) -> ToolResult | None:
         """This call's answer from memory; None: there is none. Raises IdempotencyConflict: it is another call's."""
         answer: ToolResult | None = None
         name = wanted.record.key
@@ -191,7 +191,7 @@ class Idempotency:
             raise _conflict(wanted)
         return answer
 
-    async def _claim_or_read(self, wanted: _KeyClaim) -> Claim | ToolResult | None:
+    async def _claim_or_read(self, wanted: _ClaimRequest) -> Claim | ToolResult | None:
         """Claim the key in the store, or read what is stored; None: another process runs the call."""
         records, now = self._records, time.time()
         own = replace(wanted.record, created=now)  # the call may have waited for another one in the meantime
@@ -204,7 +204,7 @@ class Idempotency:
         known = at_once(records.add, own) if records.is_quick else await self._claim_in_store(records.add, own, wanted)
         return self._claimed(own, wanted) if known is None else await self._from_stored(known, wanted)
 
-    def _claimed(self, record: Record, wanted: _KeyClaim) -> Claim:
+    def _claimed(self, record: Record, wanted: _ClaimRequest) -> Claim:
         """The claim of a key that the store has given to this call."""
         claim = self._running[record.key] = Claim(record, wanted.digest, [])
         return claim
@@ -222,7 +222,7 @@ class Idempotency:
             if not alive[process]:
                 self._records.replace(replace(record, state=UNKNOWN, expires=until))
 
-    async def _claim_in_store(self, method: Callable[[Record], Any], own: Record, wanted: _KeyClaim) -> Any:
+    async def _claim_in_store(self, method: Callable[[Record], Any], own: Record, wanted: _ClaimRequest) -> Any:
         """Claim the key in the store. If a slow store claims it after the call gave up, the claim is undone."""
         records, seconds = self._records, wanted.call.seconds
         if records.is_quick:
@@ -234,7 +234,7 @@ class Idempotency:
                 self._unstored.defer_removal(own)
             raise
 
-    async def _from_stored(self, known: Record, wanted: _KeyClaim) -> Claim | ToolResult | None:
+    async def _from_stored(self, known: Record, wanted: _ClaimRequest) -> Claim | ToolResult | None:
         """Decide on `known`, which the store already holds under the key."""
         plan, call, mode = wanted.plan, wanted.call, wanted.mode
         facts: Mapping[str, Any] = json.loads(known.data) if known.data else {}
@@ -259,7 +259,7 @@ class Idempotency:
         raise _unknown(wanted, known)
 
     async def _from_answered(
-        self, known: Record, result: Mapping[str, Any], wanted: _KeyClaim
+        self, known: Record, result: Mapping[str, Any], wanted: _ClaimRequest
     ) -> Claim | ToolResult | None:
         """Decide on `known`, which has an answer."""
         answer = result_of(result)
@@ -270,7 +270,7 @@ class Idempotency:
             self._remember(known.key, (wanted.digest, text, known.expires))
         return _again(answer, wanted, "replayed")
 
-    async def _taken_over(self, known: Record, wanted: _KeyClaim) -> Claim | None:
+    async def _taken_over(self, known: Record, wanted: _ClaimRequest) -> Claim | None:
         """The key for this call, replacing what is stored; None: another process was faster, so read again."""
         mine = replace(known, state=RUNNING, data=wanted.record.data, expires=0.0)
         if not await self._claim_in_store(self._records.replace, mine, wanted):
@@ -296,7 +296,7 @@ class Idempotency:
             )
         return runs.result(job.id, plan.spec.output_names) or ToolResult(True, job=job.id, meta={"run": job.id})
 
-    async def _shared_answer(self, running: Claim, wanted: _KeyClaim) -> ToolResult | None:
+    async def _shared_answer(self, running: Claim, wanted: _ClaimRequest) -> ToolResult | None:
         """The answer of a call of this process; None: it has just ended, or its own caller ended it."""
         if running.digest != wanted.digest:
             raise _conflict(wanted)
@@ -403,7 +403,7 @@ def _is_of_its_caller(answer: ToolResult, plan: CallPlan) -> bool:
     return error is not None and error.kind in OF_ITS_CALLER and is_harmless_again(error, plan.spec, has_key=True)
 
 
-def _conflict(wanted: _KeyClaim) -> IdempotencyConflict:
+def _conflict(wanted: _ClaimRequest) -> IdempotencyConflict:
     key = wanted.key
     return IdempotencyConflict(
         f"{wanted.plan.id}: the key {key!r} was used for a call with other arguments",
@@ -412,14 +412,14 @@ def _conflict(wanted: _KeyClaim) -> IdempotencyConflict:
     )
 
 
-def _again(result: ToolResult, wanted: _KeyClaim, how: str) -> ToolResult:
+def _again(result: ToolResult, wanted: _ClaimRequest, how: str) -> ToolResult:
     """An answer, presented as this call's."""
     call, meta = wanted.call, {**(result._meta or {}), "idempotency": how, "idempotencyKey": wanted.key}
     trace = (call.name, call.number, call.started, time.perf_counter() - call.clock, "")
     return result.replace(meta=meta, trace=trace)
 
 
-def _unknown(wanted: _KeyClaim, known: Record) -> ConnectionLost:
+def _unknown(wanted: _ClaimRequest, known: Record) -> ConnectionLost:
     key, why = wanted.key, "was started, and its process ended before it had an answer"
     if known.state == DAMAGED:
         why = "was started, and its record is corrupt: its answer cannot be read"

@@ -214,7 +214,7 @@ class Pipeline:
                     if kind not in NOT_AWAITABLE and inspect.isawaitable(value):
                         value = await mode.awaited(value, call.seconds)
                     result = accept(plan, call, value, self.limits, self.series)
-        except BaseException as error:  # noqa: BLE001 - `_ended` raises it again where it must not become a result
+        except BaseException as error:  # noqa: BLE001 - `_conclude_error` raises what must not become a result
             result = await self._conclude_error(call, error, mode)
             if isinstance(error, GeneratorExit):
                 return result

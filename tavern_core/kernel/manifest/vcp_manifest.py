@@ -244,7 +244,9 @@ _KINDS: Final = {"integer": "number", "int": "number", "number": "number", "floa
 
 
 def settings_of(written: Any, plugin: str, document: JsonDocument) -> tuple[tuple[SettingItem, ...], list[Finding]]:
-    """The settings, and what is left out with its reason.
+    """The settings, and what is left out with its reason. Each becomes an environment variable of the program.
+
+    {"API_KEY": "string"}  ·  {"API_KEY": {"type", "description", "default"}}  ·  [{"name": "API_KEY", "type", …}]
 
     Args:
         written: the value of `configSchema`.

@@ -166,7 +166,10 @@ _AGAIN_S: Final = (1.0, 300.0)
 
 @asynccontextmanager
 async def watch_list(session: ClientSession, changed: Callable[[], None]) -> AsyncIterator[None]:
-    """Call `changed` whenever the server reports that its list of tools changed. In the old era it does so without a subscription."""
+    """Call `changed` whenever the server reports that its list of tools changed.
+
+    In the protocol of 2026, the reports are the open answer of one request. Older servers report without a subscription.
+    """
     capabilities = session.server_capabilities
     tools = capabilities.tools if capabilities is not None else None
     if session.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
