@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tavern_core import Approval, Budget, CallContext, Out, Plugin, Tavern, ToolResult, hookimpl, node, tool
+from tavern_core import Approval, Budget, CallContext, Out, Plugin, Service, Tavern, ToolResult, hookimpl, node, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -337,6 +337,32 @@ async def test_a_host_whose_closing_is_cancelled_still_stops_everything(tmp_path
         await closing
     assert (await call).value == "answer"
     assert plugin.is_stopped
+
+
+async def test_a_plugin_whose_service_is_being_stopped_when_the_closing_is_cancelled_stops_its_other_services(
+    tmp_path: Path,
+) -> None:
+    stopping, stopped = asyncio.Event(), []
+
+    async def never() -> None:
+        stopping.set()
+        await asyncio.Event().wait()
+
+    class Serving:
+        @hookimpl
+        def tavern_register_services(self) -> list[Service]:
+            return [
+                Service("first", object(), stop=lambda: stopped.append("first")),
+                Service("second", object(), stop=never),
+            ]
+
+    host = await Tavern.open(plugins=[Plugin(Serving(), name="p")], home=tmp_path, activate="all").start()
+    closing = asyncio.create_task(host.close())
+    await stopping.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert stopped == ["first"]
 
 
 class _Grouped(_Holding):

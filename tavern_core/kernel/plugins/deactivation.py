@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 from tavern_core.kernel.plugins.host_registries import HostRegistries
@@ -27,16 +28,13 @@ async def stop(record: PluginRecord, tables: HostRegistries, drain_s: float) -> 
     # Its tool ids stay while it stops: a caller gets the true reason, not "no such tool".
     listed = [RegistryEntry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]
     tables.registry.put(record.name, record.rank, listed, {})
-    try:
-        try:
-            await _drain(record, tables, drain_s)
-        finally:  # the stopping task may be cancelled while it waits, but no part of the plugin may stay
-            ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
-            await tables.calls.notify(ends, {}, tables.mode)
-    finally:
-        await stop_started(record, tables)
-        await _close_executors(record, tables)
-        forget(record, tables)
+    ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
+    async with AsyncExitStack() as rest:  # runs all steps, the last one first, even if one of them is cancelled
+        rest.callback(forget, record, tables)
+        rest.push_async_callback(_close_executors, record, tables)
+        rest.push_async_callback(stop_started, record, tables)
+        rest.push_async_callback(tables.calls.notify, ends, {}, tables.mode)
+        await _drain(record, tables, drain_s)
 
 
 def forget(record: PluginRecord, tables: HostRegistries) -> None:
@@ -59,12 +57,16 @@ def forget(record: PluginRecord, tables: HostRegistries) -> None:
 
 
 async def stop_started(record: PluginRecord, tables: HostRegistries) -> None:
-    """Stop the services that were started, the last one first."""
+    """Stop the services that were started, the last one first. If one stop is cancelled, the rest still stop."""
     while record.started:
         service = record.started.pop()
-        if service.stop is not None and (error := await _failure(tables, service.stop)) is not None:
-            text = f"service {service.name!r} failed to stop: {printed(error)}"
-            tables.diagnostics.add("SERVICE_STOP_FAILED", text, plugin=record.name, severity="error")
+        try:
+            if service.stop is not None and (error := await _failure(tables, service.stop)) is not None:
+                text = f"service {service.name!r} failed to stop: {printed(error)}"
+                tables.diagnostics.add("SERVICE_STOP_FAILED", text, plugin=record.name, severity="error")
+        except asyncio.CancelledError:
+            await stop_started(record, tables)
+            raise
 
 
 async def _close_executors(record: PluginRecord, tables: HostRegistries) -> None:
