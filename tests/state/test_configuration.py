@@ -418,6 +418,7 @@ def test_a_wrong_value_in_pyproject_is_named_with_its_line(place: Path, text: st
     ("named", "said", "hint"),
     [
         ("tavren.yaml", "there is no file", "did you mean 'tavern.yaml'?"),
+        ("nope.yaml", "there is no file", "create it"),
         ("nowhere/x.yaml", "there is no file", "create it"),
         (".", "is a folder", "tavern.yaml"),
         ("pyproject.toml", "has no table [tool.tavern]", "add one"),

@@ -9,8 +9,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Iterable, Mapping
-from functools import reduce
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from tavern_core.errors import (
@@ -33,7 +32,7 @@ from tavern_core.kernel.execution.sync_async_drivers import (
     has_begun,
 )
 from tavern_core.kernel.registry import no_text
-from tavern_core.model.message_translation import Row, say
+from tavern_core.model.message_translation import Row, joined, say
 from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import notes_of, with_type
 from tavern_core.schema.redact import redact_text
@@ -110,12 +109,14 @@ def no_texts(written: str) -> CallMisused:
 def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
     whole = say(MESSAGES[what])
-    reported = together(say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
+    reported = joined(
+        MESSAGES["also"], (say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
+    )
     reported = reported or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
     hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
     error = kind(
         say(MESSAGES["unfit"], tool=tool, what=reported),
-        hint=together(hints[:3]),
+        hint=joined(MESSAGES["also"], hints[:3]),
         problems=[p.to_json() for p in problems],
     )
     if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
@@ -226,7 +227,7 @@ MESSAGES: Final[Mapping[str, Row]] = {
         "{tool} would be call {number} of this request; the budget allows {most}",
         "{tool} 将是此请求的第 {number} 次调用；限额是 {most} 次",
     ),
-    "needs_approval": ("{tool} needs approval: {reason}", "{tool} 需要批准（{reason!r}）"),
+    "needs_approval": ("{tool} needs approval: {reason}", "{tool} 需要批准：{reason}"),
     "after_untrusted": (
         "{who} wants to call {tool} after it has read untrusted content ({sources}), and {what}",
         "{who} 读取了不可信内容（{sources}），现在要调用 {tool}，{what}",
@@ -239,7 +240,7 @@ MESSAGES: Final[Mapping[str, Row]] = {
     "it_reads": ("it reads an address that is new: {address}", "它要访问一个此前没有出现过的地址：{address}"),
     "late": (
         "{tool} did not finish in time ({limit}: {most:.0f} ms; {passed:.0f} ms passed): {how}",
-        "{tool} 没有按时完成（上限 {most:.0f} ms；已过 {passed:.0f} ms；{limit!r}）：{how}",
+        "{tool} 没有按时完成（{limit}：上限 {most:.0f} ms，已过 {passed:.0f} ms）：{how}",
     ),
     "finished_late": ("it finished too late", "它完成了，但已超时"),
     "goes_on": ("it could not be stopped and may still be running", "无法停止它，它可能仍在运行"),
@@ -247,9 +248,3 @@ MESSAGES: Final[Mapping[str, Row]] = {
     "not_begun": ("it had not started", "它还没有开始"),
     "the_call": ("the call", "此调用"),
 }
-
-
-def together(words: Iterable[str]) -> str:
-    """Several messages as one; empty if there are none."""
-    some = list(words)
-    return reduce(lambda one, other: say(MESSAGES["also"], one=one, other=other), some) if some else ""

@@ -36,7 +36,7 @@ from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_u
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secret_masking import mask_setting
 from tavern_core.model.config import AssistantConfig, HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.path_problem import PathProblem
 from tavern_core.model.pydantic_errors import explain
 
@@ -233,7 +233,8 @@ def _project_layer(
         return mapping_layer("config argument", config, cwd), []
     path = cwd / Path(config).expanduser()
     if not path.exists():
-        near = did_you_mean(path.name, (p.name for p in path.parent.glob("*.*"))) if path.parent.is_dir() else ""
+        beside = path.parent.glob("*.*") if path.parent.is_dir() else ()
+        near = did_you_mean(path.name, (p.name for p in beside if nearest(path.stem, [p.stem])))
         raise ConfigInvalid(f"there is no file {path}", hint=near or "create it, or leave --config out", path=str(path))
     if path.is_dir():
         raise ConfigInvalid(f"{path} is a folder", hint=f"name a file in it: {path / 'tavern.yaml'}", path=str(path))
