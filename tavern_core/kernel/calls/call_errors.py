@@ -212,6 +212,7 @@ def log_origin(result: ToolResult, error: BaseException) -> None:
         _LOG.debug("%s\nTraceback (most recent call last):\n%s", result.error.message, "".join(frames).rstrip())
 
 
+# Quoted in the Chinese messages: reasons and names of limits, which are in English.
 MESSAGES: Final[Mapping[str, Row]] = {
     "unfit": ("{tool}: {what}", "{tool}：{what}"),
     "at": ("{place}: {what}", "{place}：{what}"),
@@ -227,7 +228,7 @@ MESSAGES: Final[Mapping[str, Row]] = {
         "{tool} would be call {number} of this request; the budget allows {most}",
         "{tool} 将是此请求的第 {number} 次调用；限额是 {most} 次",
     ),
-    "needs_approval": ("{tool} needs approval: {reason}", "{tool} 需要批准：{reason}"),
+    "needs_approval": ("{tool} needs approval: {reason}", "{tool} 需要批准（{reason!r}）"),
     "after_untrusted": (
         "{who} wants to call {tool} after it has read untrusted content ({sources}), and {what}",
         "{who} 读取了不可信内容（{sources}），现在要调用 {tool}，{what}",
@@ -240,7 +241,7 @@ MESSAGES: Final[Mapping[str, Row]] = {
     "it_reads": ("it reads an address that is new: {address}", "它要访问一个此前没有出现过的地址：{address}"),
     "late": (
         "{tool} did not finish in time ({limit}: {most:.0f} ms; {passed:.0f} ms passed): {how}",
-        "{tool} 没有按时完成（{limit}：上限 {most:.0f} ms，已过 {passed:.0f} ms）：{how}",
+        "{tool} 没有按时完成（上限 {most:.0f} ms；已过 {passed:.0f} ms；{limit!r}）：{how}",
     ),
     "finished_late": ("it finished too late", "它完成了，但已超时"),
     "goes_on": ("it could not be stopped and may still be running", "无法停止它，它可能仍在运行"),
