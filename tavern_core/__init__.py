@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tavern_core.model.agent_run import AgentEvent, AgentOutcome
     from tavern_core.model.approval import Approval, ApprovalRequest
     from tavern_core.model.call import Budget, CallContext, ToolCall
+    from tavern_core.model.call_limits import ToolLimits
     from tavern_core.model.event import Event
     from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
     from tavern_core.model.parameter_guard_marks import Guard
     from tavern_core.model.question import Question
-    from tavern_core.model.rate_and_concurrency_limits import ToolLimits
     from tavern_core.model.result import Evidence, ToolError, ToolResult
     from tavern_core.model.tool import CostHints, Example, ToolSpec
 
@@ -130,12 +130,12 @@ _HOME = {
     "tavern_core.model.agent_run": ("AgentEvent", "AgentOutcome"),
     "tavern_core.model.approval": ("Approval", "ApprovalRequest"),
     "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
+    "tavern_core.model.call_limits": ("ToolLimits",),
     "tavern_core.model.event": ("Event",),
     "tavern_core.model.parameter_guard_marks": ("Guard",),
     "tavern_core.model.node": ("NodeMode", "NodeSpec", "PassThrough", "Slot"),
     "tavern_core.model.question": ("Question",),
     "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
-    "tavern_core.model.rate_and_concurrency_limits": ("ToolLimits",),
     "tavern_core.model.tool": ("CostHints", "Example", "ToolSpec"),
 }
 _LAZY = {name: module for module, names in _HOME.items() for name in names}

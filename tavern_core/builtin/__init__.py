@@ -15,7 +15,7 @@ BUILTIN: Final[tuple[tuple[str, str, bool], ...]] = (
     ("core-nodes-flow", "tavern_core.builtin.nodes.flow", True),
     ("core-nodes-text", "tavern_core.builtin.nodes.text", True),
     ("core-nodes-outside", "tavern_core.builtin.nodes.external", True),
-    ("core-nodes-data", "tavern_core.builtin.nodes.data", True),
+    ("core-nodes-data", "tavern_core.builtin.nodes.json_data", True),
     ("core-nodes-expression", "tavern_core.builtin.nodes.expression", True),
     ("core-capabilities", "tavern_core.builtin.policies.capabilities", False),
     ("core-paths", "tavern_core.builtin.policies.paths", False),

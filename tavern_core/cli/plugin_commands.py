@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.errors import ActivationFailed, TavernError
-from tavern_core.kernel.config.places import home_and_user_file, is_unconfigured, named_home, project_home
+from tavern_core.kernel.config.config_and_state_paths import (
+    home_and_user_file,
+    is_unconfigured,
+    named_home,
+    project_home,
+)
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
 from tavern_core.model.safe_printing import printed
 

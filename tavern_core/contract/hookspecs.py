@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # they use pydantic, which takes as long to load as everythin
     from tavern_core.model.node import NodeSpec
     from tavern_core.model.result import ToolResult
     from tavern_core.model.run import NodeInfo, RunInfo
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
     from tavern_core.model.tool import ToolSpec
 
 PROJECT: Final = "tavern"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_chec
 
 from tavern_core.errors import UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
+from tavern_core.model.call_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import Example, ToolSpec
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tavern_core.kernel.settings.secret_masking import is_secret, mask
 
 if TYPE_CHECKING:
     from tavern_core.model.manifest import Frontend, Manifest
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
 PUBLIC_PATH: Final = "/plugins"
 _BROWSER: Final = ("ui:", "hook:client:")

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
 
+from tavern_core.model.call_limits import MOST_RETRIES
 from tavern_core.model.capability import unknown_capability
 from tavern_core.model.capability_scope import entry_problem
 from tavern_core.model.file_model_base import FilePart, refused
 from tavern_core.model.naming_rules import is_reserved, split_id
 from tavern_core.model.nearest import fold
-from tavern_core.model.rate_and_concurrency_limits import MOST_RETRIES
 from tavern_core.model.tool_limits_file_model import WrittenLimits
 
 
@@ -459,7 +459,7 @@ class HostConfig(FilePart):
     knowledge: dict[Annotated[str, AfterValidator(_knowledge_name)], KnowledgeConfig] = Field(default_factory=dict)
     """Knowledge bases by name."""
     upstreams: dict[str, Any] = Field(default_factory=dict)
-    """Systems whose tools become tools of this host: name → `model.upstream.UpstreamConfig`."""
+    """Systems whose tools become tools of this host: name → `model.upstream_config.UpstreamConfig`."""
     llms: dict[str, Any] = Field(default_factory=dict)
     """Language models: name → `model.llm_config.LlmConfig`."""
     slots: dict[str, str] = Field(default_factory=dict)

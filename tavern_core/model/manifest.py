@@ -14,7 +14,7 @@ from tavern_core.model.capability import ENV_PREFIX, is_capability, known_capabi
 from tavern_core.model.environment_variables import is_passed, is_refused
 from tavern_core.model.file_model_base import FilePart, refused
 from tavern_core.model.naming_rules import KEBAB_CASE, LONGEST_PLUGIN_NAME
-from tavern_core.model.settings import Line, Prose, SettingItem
+from tavern_core.model.setting_declaration import Line, Prose, SettingItem
 from tavern_core.model.toolfile import ToolDefinition
 
 _SHORT = StringConstraints(min_length=1, max_length=200)

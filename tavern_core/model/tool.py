@@ -7,10 +7,10 @@ from dataclasses import field
 from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.model.call_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.environment_variables import is_name, permission_for
 from tavern_core.model.naming_rules import split_id
-from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.safe_printing import seen
 
 _COLLECTIONS: Final = {"tags": tuple, "capabilities": frozenset, "aliases": tuple, "examples": tuple}

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictInt
 
+from tavern_core.model.call_limits import LIMIT_NAMES, MOST_RETRIES, Breaker, ToolLimits, parse_rate
 from tavern_core.model.file_model_base import FilePart
-from tavern_core.model.rate_and_concurrency_limits import LIMIT_NAMES, MOST_RETRIES, Breaker, ToolLimits, parse_rate
 
 
 def _rate(text: str) -> str:

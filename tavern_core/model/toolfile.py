@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StrictBool, StrictInt
 
 from tavern_core.model.file_model_base import FilePart
-from tavern_core.model.settings import Line, Prose, SettingItem
+from tavern_core.model.setting_declaration import Line, Prose, SettingItem
 from tavern_core.model.tool_limits_file_model import WrittenLimits
 
 

@@ -28,7 +28,7 @@ from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model.environment_variables import is_refused
 from tavern_core.model.naming_rules import is_plugin_name, is_reserved
 from tavern_core.model.pydantic_errors import explain
-from tavern_core.model.upstream import INSTALLERS, UpstreamConfig
+from tavern_core.model.upstream_config import INSTALLERS, UpstreamConfig
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.schema.secret_scanning import redact_text
 

@@ -34,7 +34,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import with_type
-from tavern_core.model.upstream import origin_entry
+from tavern_core.model.upstream_config import origin_entry
 from tavern_core.schema.secret_encodings import secret_redactor
 from tavern_core.upstreams.facilities import UpstreamFacility, UpstreamGrants
 from tavern_core.upstreams.loop_task import LoopTask

@@ -31,7 +31,7 @@ from tavern_core.kernel.settings.secret_masking import KnownSecrets, MaskingFilt
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.secret_references import SECRET, is_operators_reference
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.upstream import origin_entry
+from tavern_core.model.upstream_config import origin_entry
 from tavern_core.schema.redact import compile_marked, named_secrets
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.upstreams.upstream_plugin_candidates import UpstreamSystem

@@ -17,14 +17,14 @@ from tavern_core.contract.adapters import Listing, UpstreamTool
 from tavern_core.errors import UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.plugins.tool_spec_validation import VERSION
+from tavern_core.model.call_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.capability import DESTRUCTIVE, is_dangerous
 from tavern_core.model.naming_rules import is_local_name
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.plain_data import with_texts
-from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.safe_printing import printed, said, seen, with_type
 from tavern_core.model.tool import Example, ToolSpec
-from tavern_core.model.upstream import ToolOverride, UpstreamConfig
+from tavern_core.model.upstream_config import ToolOverride, UpstreamConfig
 from tavern_core.model.wildcard import matches
 from tavern_core.schema.problem import printable
 from tavern_core.tam.neutralise import foreign_prose, neutralise_json

@@ -23,7 +23,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.upstream import UpstreamConfig, endpoint_config, origin_entry
+from tavern_core.model.upstream_config import UpstreamConfig, endpoint_config, origin_entry
 from tavern_core.upstreams.listing_cache import ListingCache, UpstreamDefinitions, definition, digest, lock_form
 from tavern_core.upstreams.tool_specs import is_allowed, local_name, quarantined_spec, spec_of
 

@@ -89,7 +89,7 @@ async def langchain(rounds: int) -> dict[str, float]:
 def starts() -> dict[str, float]:
     """Median ms: opening a host without and with configured upstreams, and listing their stored catalogues."""
     from tavern_core.contract.adapters import UpstreamTool
-    from tavern_core.model.upstream import UpstreamConfig
+    from tavern_core.model.upstream_config import UpstreamConfig
     from tavern_core.upstreams.listing_cache import ListingCache, ListingIndexEntry, UpstreamDefinitions
     from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 

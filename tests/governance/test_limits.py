@@ -25,7 +25,7 @@ from tavern_core.errors import ConfigInvalid, ToolFailed, UpstreamError, UsageEr
 from tavern_core.kernel.limits import result_cache
 from tavern_core.kernel.limits.breakers import CircuitBreaker
 from tavern_core.kernel.limits.slots import QueueFull, Slots
-from tavern_core.model.rate_and_concurrency_limits import Breaker, ToolLimits, parse_rate
+from tavern_core.model.call_limits import Breaker, ToolLimits, parse_rate
 from tavern_core.model.result import ToolError
 from tests import programs
 from tests.governance import redis_server

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tavern_core.contract.exchange import exchange
 from tavern_core.errors import OutputTooLarge, PolicyDenied, SettingsInvalid, TavernError, UpstreamError
-from tavern_core.model.upstream import origin_entry
+from tavern_core.model.upstream_config import origin_entry
 from tavern_core.upstreams.http_client import client
 from tests.guards.web import CERTIFICATE, Web, addresses, http, redirect, self_signed, web
 from tests.rows import each_row

@@ -15,7 +15,7 @@ import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, ToolSpec, factory, hookimpl
 from tavern_core.errors import NameConflict
-from tavern_core.model.rate_and_concurrency_limits import ToolLimits
+from tavern_core.model.call_limits import ToolLimits
 from tavern_core.upstreams.connections import MAX_UNUSED
 from tests.host.conftest import QUIET
 from tests.upstreams.n8n_stub import N8nStub, answers

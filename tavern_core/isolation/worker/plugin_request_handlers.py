@@ -40,7 +40,7 @@ from tavern_core.kernel.plugins.plugin_errors import as_activation_error
 from tavern_core.kernel.plugins.tool_spec_reading import describe
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.safe_printing import encodable
-from tavern_core.model.settings import SettingItem
+from tavern_core.model.setting_declaration import SettingItem
 from tavern_core.schema.bounded_json_copying import json_copy
 
 DESCRIBED: Final = frozenset(

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import SelectorTargets, ToolList, ToolNames, plugin_key, specificity
+from tavern_core.model.call_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.config import LimitsConfig
-from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits
 from tavern_core.model.tool import ToolSpec
 
 OWN: Final = "the tool"

@@ -12,7 +12,7 @@ from tavern_core.errors import ActivationFailed
 from tavern_core.kernel.hooks.argument_copies import is_its_code
 from tavern_core.kernel.plugins.registry_entries import schema_errors
 from tavern_core.kernel.plugins.tool_spec_validation import refuse_unsound
-from tavern_core.model.rate_and_concurrency_limits import ToolLimits, parse_rate
+from tavern_core.model.call_limits import ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:

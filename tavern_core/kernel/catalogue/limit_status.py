@@ -10,7 +10,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.limit_rules import OWN, LimitRules
 from tavern_core.kernel.catalogue.tool_catalogue import ToolCatalogue
 from tavern_core.kernel.limits.limiter_registry import BLOCKS, LimitTable, ToolLimiter
-from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS, ToolLimits, parse_rate
+from tavern_core.model.call_limits import NO_LIMITS, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
 
 

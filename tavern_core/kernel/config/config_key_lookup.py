@@ -34,7 +34,7 @@ def model_for(keys: Container[str]) -> type[HostConfig]:
 def _model(has_upstreams: bool, has_llms: bool) -> type[HostConfig]:
     sections: dict[str, Any] = {}
     if has_upstreams:
-        from tavern_core.model.upstream import Upstreams
+        from tavern_core.model.upstream_config import Upstreams
 
         sections["upstreams"] = (Upstreams, ...)
     if has_llms:

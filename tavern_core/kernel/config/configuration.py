@@ -23,6 +23,13 @@ from pydantic import ValidationError
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.config.config_and_state_paths import (
+    APP_NAME,
+    HOME_VARIABLE,
+    home_and_user_file,
+    named_home,
+    project_home,
+)
 from tavern_core.kernel.config.config_key_lookup import FREE, Keys, leaves, model_for, put, siblings
 from tavern_core.kernel.config.environment import environment_layer
 from tavern_core.kernel.config.layer_reading import (
@@ -32,7 +39,6 @@ from tavern_core.kernel.config.layer_reading import (
     mapping_layer,
     yaml_layer,
 )
-from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_user_file, named_home, project_home
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secret_masking import mask_setting
 from tavern_core.model.config import AssistantConfig, HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig

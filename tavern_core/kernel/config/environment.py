@@ -17,6 +17,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from tavern_core.errors import ConfigInvalid, Finding, Location
+from tavern_core.kernel.config.config_and_state_paths import PREFIX
 from tavern_core.kernel.config.config_key_lookup import (
     FREE,
     Keys,
@@ -29,7 +30,6 @@ from tavern_core.kernel.config.config_key_lookup import (
     spelt,
 )
 from tavern_core.kernel.config.layer_reading import ConfigLayer
-from tavern_core.kernel.config.places import PREFIX
 from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import did_you_mean
 

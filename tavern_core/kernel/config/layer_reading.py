@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.config.config_and_state_paths import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.config.config_key_lookup import FREE, Keys, annotation_at, canonical, section_of, split_key
-from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
 from tavern_core.kernel.text.document import LARGEST_FILE
 from tavern_core.model import depths

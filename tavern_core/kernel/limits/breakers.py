@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from tavern_core.model.rate_and_concurrency_limits import Breaker
+from tavern_core.model.call_limits import Breaker
 
 BreakerState = Literal["closed", "open", "half-open"]
 

@@ -24,8 +24,8 @@ from tavern_core.kernel.limits.slots import Slots
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.stores.store_offload import ask
 from tavern_core.model.call import CallContext, owner_of
+from tavern_core.model.call_limits import QUEUE, Breaker, ToolLimits, parse_rate
 from tavern_core.model.event import CIRCUIT_CHANGED
-from tavern_core.model.rate_and_concurrency_limits import QUEUE, Breaker, ToolLimits, parse_rate
 from tavern_core.model.tool import ToolSpec
 
 _EVERYBODY: Final = "*"

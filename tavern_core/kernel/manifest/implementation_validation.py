@@ -126,7 +126,7 @@ def endpoint_problems(kind: str, endpoint: str, implementation: Mapping[str, Any
     from pydantic import ValidationError
 
     from tavern_core.contract.guards.addresses import BadUrl, read_url
-    from tavern_core.model.upstream import endpoint_config
+    from tavern_core.model.upstream_config import endpoint_config
 
     try:
         read_url(endpoint)

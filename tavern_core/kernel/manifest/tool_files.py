@@ -24,6 +24,7 @@ from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.setting_value_validation import setting_problems
 from tavern_core.kernel.text.document import LocatedDocument
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
+from tavern_core.model.call_limits import NO_LIMITS
 from tavern_core.model.capability import DESTRUCTIVE, is_capability, known_capability
 from tavern_core.model.environment_variables import PERMISSION, is_name
 from tavern_core.model.json_pointer import split_pointer
@@ -31,7 +32,6 @@ from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.path_problem import MOST_FINDINGS, Path
 from tavern_core.model.pydantic_errors import explain
-from tavern_core.model.rate_and_concurrency_limits import NO_LIMITS
 from tavern_core.model.tool import ENDPOINT_KINDS, Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
 from tavern_core.schema.schema_check import whole_flaws

@@ -30,7 +30,7 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.path_problem import Path
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.script_command import words_before_file
-from tavern_core.model.settings import SettingItem
+from tavern_core.model.setting_declaration import SettingItem
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import Implementation
 

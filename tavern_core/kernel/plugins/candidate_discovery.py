@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tavern_core.kernel.plugins.plugin_record import PluginRecord
     from tavern_core.model.manifest import Manifest
     from tavern_core.model.node import NodeSpec
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
 REGISTERS_TOOLS = b"tavern_register_tools"
 _ORDER: Mapping[Source, int] = {"skill": 0, "folder": 1, "entry_point": 2, "vcp": 3}

@@ -22,7 +22,7 @@ from tavern_core.model.plugin_status import Diagnostic, PluginState, PluginStatu
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
 GATE = "hook:server:tool:check"
 D = TypeVar("D")

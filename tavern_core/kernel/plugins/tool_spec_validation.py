@@ -12,8 +12,8 @@ from typing import Any, Final
 from tavern_core.contract.langchain_tools import is_tool
 from tavern_core.contract.python_targets import BindsItself
 from tavern_core.errors import ActivationFailed
+from tavern_core.model.call_limits import ToolLimits
 from tavern_core.model.capability import is_capability, known_capability
-from tavern_core.model.rate_and_concurrency_limits import ToolLimits
 from tavern_core.model.tool import CostHints, Example, ToolSpec
 
 LONGEST_TIMEOUT_MS: Final = 86_400_000

@@ -19,7 +19,7 @@ from tavern_core.kernel.settings.setting_value_validation import all_refused, ke
 from tavern_core.model.nearest import did_you_mean, suggestion
 
 if TYPE_CHECKING:
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
 PREFIX = "extensions."
 
@@ -123,7 +123,7 @@ class SettingTable:
 def _row(
     plugin: str, given: SettingItem | Mapping[str, Any], tool: str, findings: list[Finding]
 ) -> DeclaredSetting | None:
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
     if isinstance(given, SettingItem):
         item = given
@@ -152,7 +152,7 @@ def _named(given: Any) -> str:
 
 def _said(error: Exception, given: Any) -> str:
     from tavern_core.model.pydantic_errors import explain
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
     if not isinstance(error, ValidationError):
         return str(error)

@@ -20,7 +20,7 @@ from tavern_core.schema.secret_names import is_secret_name, words_of
 from tavern_core.schema.secret_scanning import is_prose
 
 if TYPE_CHECKING:
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""

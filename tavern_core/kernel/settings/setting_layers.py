@@ -20,7 +20,7 @@ from tavern_core.kernel.settings.setting_value_validation import Keyring, follow
 from tavern_core.model.secret_references import is_reference
 
 if TYPE_CHECKING:
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
 SettingOrigin = Literal["default", "instance", "user"]
 Stored = Mapping[str, Any]

@@ -25,7 +25,7 @@ from tavern_core.model.safe_printing import is_text
 from tavern_core.model.secret_references import REFERENCES, is_reference
 
 if TYPE_CHECKING:
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
 Keyring = Callable[[str, str], str | None]
 """``keyring(service, name)`` → the secret, or None."""

@@ -26,7 +26,7 @@ from tavern_core.model.secret_references import is_reference
 from tavern_core.schema.redact import MASK, redact_text
 
 if TYPE_CHECKING:
-    from tavern_core.model.settings import SettingItem
+    from tavern_core.model.setting_declaration import SettingItem
 
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 Declaration: TypeAlias = "tuple[Iterable[SettingItem | Mapping[str, Any]], str | None]"
@@ -227,7 +227,7 @@ class SettingsStore:
             PolicyDenied: the host has no secret of this name (POLICY_DENIED).
             SettingsInvalid: its reference has no value (SETTINGS_INVALID).
         """
-        from tavern_core.model.settings import SettingItem
+        from tavern_core.model.setting_declaration import SettingItem
 
         key = f"secrets.{name}"
         if (value := secrets.get(name)) is None:

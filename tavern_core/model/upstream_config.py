@@ -30,7 +30,7 @@ from tavern_core.model.manifest import CapabilityRequest, Permissions
 from tavern_core.model.naming_rules import CALLER_KEYS, caller_key_flaw, is_plugin_name, is_reserved
 from tavern_core.model.safe_printing import quoted_address
 from tavern_core.model.secret_references import SECRET
-from tavern_core.model.settings import Line
+from tavern_core.model.setting_declaration import Line
 from tavern_core.model.tool_limits_file_model import WrittenLimits
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
