@@ -102,7 +102,7 @@ class Location:
 
 
 class Problem:
-    """One thing wrong. Each kind of problem is a frozen dataclass that adds its place and, where there is a table, its code."""
+    """Base of all problems. Each kind is a frozen dataclass that adds its place and, where there is a table, its code."""
 
     __slots__ = ()
     message: str
@@ -112,7 +112,7 @@ class Problem:
 
     @property
     def located(self) -> str:
-        """Where and what, without the repair: for callers that print the hint separately."""
+        """The message with its place, without the hint: for callers that print the hint separately."""
         return self.message
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Finding(Problem):
-    """One thing wrong in a file or a set of values."""
+    """A problem in a file or a set of values."""
 
     code: str
     message: str
@@ -178,12 +178,12 @@ class TavernError(Exception):
             self.add_note(sayable(self.hint))
 
 
-def _text(said: object) -> str:
-    """What a plugin gave as a message: an exception, the error of a web API, a number."""
+def _text(message: object) -> str:
+    """The message of a plugin as text. It may be an exception, the error of a web API or a number."""
     try:
-        return "" if said is None else str(said)[:MOST_SAID]
+        return "" if message is None else str(message)[:MOST_SAID]
     except Exception:  # noqa: BLE001 - a hostile __str__
-        return type(said).__name__
+        return type(message).__name__
 
 
 class UsageError(TavernError):
@@ -424,12 +424,12 @@ class CallCancelled(CallError):
     code = "CANCELLED"
 
     def __init__(self, message: str, *, hint: str = "", outcome: Outcome = "none", **more: Any) -> None:
-        again = (
+        default_hint = (
             "call it again if it is still needed"
             if outcome == "none"
             else "check what it has changed before you repeat it"
         )
-        super().__init__(message, hint=hint or again, outcome=outcome, **more)
+        super().__init__(message, hint=hint or default_hint, outcome=outcome, **more)
 
 
 class ConnectionLost(CallError):
@@ -468,7 +468,7 @@ class InternalError(CallError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """One row of the table of codes."""
+    """A row of `ERROR_CODES`."""
 
     meaning: str
     exit_code: int
@@ -697,10 +697,10 @@ def call_error_of(kind: str) -> type[CallError]:
 
 @functools.cache
 def _call_errors() -> dict[str, type[CallError]]:
-    found: dict[str, type[CallError]] = {}
+    classes: dict[str, type[CallError]] = {}
     queue: list[type[CallError]] = [CallError]
     for cls in queue:  # grows while it is read
         queue += cls.__subclasses__() if cls.__module__ == __name__ else []
         if cls.__module__ == __name__ and cls is not CallError:
-            found.setdefault(cls.code, cls)
-    return found
+            classes.setdefault(cls.code, cls)
+    return classes

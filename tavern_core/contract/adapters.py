@@ -123,7 +123,7 @@ class UpstreamCall(Protocol):
 
     @property
     def resume_point(self) -> str:
-        """What `keep_resume_point` stored, where this call is a job that is resumed after its process ended; empty: nothing."""
+        """The text that `keep_resume_point` stored, if this call is a job that is resumed after its process ended; else empty."""
         ...
 
     @property
@@ -171,7 +171,7 @@ class Process(Protocol):
     """A program that the host started for an upstream; its standard streams, as bytes."""
 
     async def write(self, data: bytes) -> None:
-        """To its stdin. Raises ConnectionLost: it has ended (CONNECTION_LOST)."""
+        """Write to its stdin. Raises ConnectionLost: it has ended (CONNECTION_LOST)."""
         ...
 
     def lines(self, most: int) -> AsyncIterator[bytes]:
@@ -189,14 +189,14 @@ class Process(Protocol):
 
 
 class Upstream(Protocol):
-    """What an adapter knows about one configured upstream, and its only access to it."""
+    """One configured upstream, as its adapter sees it: its facts, and the only access to it."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def url(self) -> str:
-        """Of the origin that was granted; empty if the upstream has no URL."""
+        """The URL, whose origin was granted; empty if the upstream has none."""
         ...
 
     @property
@@ -212,12 +212,12 @@ class Upstream(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """As `Adapter.settings` describes them, defaults filled in, secrets resolved, with the credentials of this connection's caller."""
+        """The values for `Adapter.settings`: with defaults, resolved secrets and the credentials of this connection's caller."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """To send with each request; secrets resolved."""
+        """The headers to send with each request, secrets resolved."""
         ...
 
     @property
@@ -229,7 +229,7 @@ class Upstream(Protocol):
     def log(self) -> logging.Logger: ...
 
     def path(self, written: str) -> Path:
-        """A path in the settings, absolute: relative ones count from the folder of tavern.yaml."""
+        """The absolute form of a path in the settings; a relative path is relative to the folder of tavern.yaml."""
         ...
 
     def changed(self) -> None:
@@ -273,16 +273,16 @@ class Upstream(Protocol):
         """``async with upstream.lock(name):`` for changing what `save` stored: one connection at a time, in all processes of the home.
 
         Raises:
-            StateDamaged: another process does not give it back (STATE_DAMAGED).
+            StateDamaged: another process does not release it (STATE_DAMAGED).
         """
         ...
 
 
 class Connection(Protocol):
-    """One open connection. The host opens and closes it in one task, and calls it from other tasks of the same event loop."""
+    """An open connection. The host opens and closes it in one task, and calls it from other tasks of the same event loop."""
 
     async def list_tools(self, etag: str = "") -> Listing | None:
-        """Every tool, all pages.
+        """List the tools of all pages.
 
         Args:
             etag: of the listing that the host has.
@@ -315,7 +315,7 @@ class Connection(Protocol):
 
 @runtime_checkable
 class Adapter(Protocol):
-    """One kind of upstream."""
+    """The adapter of one kind of upstream."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -351,10 +351,10 @@ class Documents(Protocol):
 
 @runtime_checkable
 class LogsIn(Protocol):
-    """What an adapter also has where a person may have to log in to the upstream."""
+    """Further method of an adapter for upstreams that may require a person to log in."""
 
     async def log_in(self, upstream: Upstream, show: Callable[[str], None]) -> None:
-        """Log in where the upstream asks for it; what comes of it is kept with `Upstream.save`.
+        """Log in if the upstream asks for it, and store the resulting credentials with `Upstream.save`.
 
         Args:
             show: shows the person an address to open in a browser.
@@ -375,7 +375,7 @@ _FIELDS: Final[Mapping[str, str]] = {
 
 
 def tool_json(tool: UpstreamTool) -> dict[str, Any]:
-    """A whole tool, for the cache of listings, and to cross between the process of an adapter and the host."""
+    """A tool as JSON: for the cache of listings, and for messages between the process of an adapter and the host."""
     data = {key: getattr(tool, name) for key, name in _FIELDS.items()}
     data |= {"tags": list(tool.tags), "capabilities": sorted(tool.capabilities)}
     data["examples"] = [
@@ -385,9 +385,11 @@ def tool_json(tool: UpstreamTool) -> dict[str, Any]:
 
 
 def tool_of(data: Mapping[str, Any]) -> UpstreamTool:
-    """The inverse of `tool_json`; what is missing has its default. Raises KeyError and TypeError: it is something else."""
-    given = {"name": data["name"], "inputSchema": data["inputSchema"], **data}
-    given["tags"] = tuple(given.get("tags", ()))
-    given["capabilities"] = frozenset(given.get("capabilities", ()))
-    given["examples"] = tuple(Example(e["arguments"], e["description"], e["result"]) for e in given.get("examples", ()))
-    return UpstreamTool(**{name: given[key] for key, name in _FIELDS.items() if key in given})
+    """The inverse of `tool_json`; missing keys have their defaults. Raises KeyError or TypeError: `data` is not a tool."""
+    values = {"name": data["name"], "inputSchema": data["inputSchema"], **data}
+    values["tags"] = tuple(values.get("tags", ()))
+    values["capabilities"] = frozenset(values.get("capabilities", ()))
+    values["examples"] = tuple(
+        Example(e["arguments"], e["description"], e["result"]) for e in values.get("examples", ())
+    )
+    return UpstreamTool(**{name: values[key] for key, name in _FIELDS.items() if key in values})

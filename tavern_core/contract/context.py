@@ -1,4 +1,4 @@
-"""What a plugin gets instead of the host: `PluginContext`.
+"""`PluginContext`, which a plugin gets instead of the host.
 
 It holds facts about the plugin and the few ways to the host that it may use. It never holds the host, the registry or pluggy's manager.
 Each of these ways raises an audit event (``tavern_core.service``, ``.secret``, ``.data_dir``) for the audit guard; so does
@@ -59,7 +59,7 @@ class PluginContext:
     runtime: Runtime
     logger: logging.Logger
     folder: Path | None = None
-    """Where plugin.yaml is; None for a plugin passed as an object."""
+    """The folder of plugin.yaml; None for a plugin passed as an object."""
     _facilities: PluginFacilities | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -1,4 +1,4 @@
-"""What a gate, or a modify hook that refuses, may return."""
+"""The decisions that a gate, or a modify hook that refuses, may return."""
 
 from __future__ import annotations
 

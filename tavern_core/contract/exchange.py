@@ -1,9 +1,9 @@
-"""One request of an adapter over `Upstream.http()`: its answer within bounds, and what it means when there is none.
+"""Requests of adapters over `Upstream.http()`: answers have a bounded size, and failures become errors of the call.
 
     answer = await exchange(http, "POST", "/webhook/slack", json={"text": "Hello"})
     answer.status, answer.json()
 
-What an adapter needs to know of a failure is whether the upstream may have begun: `CallError.outcome` says so.
+After a failure, an adapter needs to know whether the upstream may have begun: `CallError.outcome` says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ODD_HEADER: Final = "a header has a value that cannot be sent"
 _CHARSET: Final = re.compile(
     r"charset=[\"']?((?:utf-?16|gb|big5|iso-?8859|windows-|cp\d|shift_jis|euc-)[\w-]*)", re.IGNORECASE
 )
-"""Those of texts; Python also has codecs that are slow, or no charsets at all."""
+"""The charsets of texts; Python also has codecs that are slow, or no charsets at all."""
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
@@ -53,18 +53,18 @@ def with_interrupts_as_failures(function: Callable[..., Any], *args: Any) -> Any
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """How long the header ``Retry-After`` asks to wait, in seconds or until a date; at most an hour. None: it does not say.
+    """The wait that the header ``Retry-After`` asks for (it holds seconds or a date), at most an hour; None if it names none.
 
     Args:
         headers: names in lower case.
     """
-    written = headers.get("retry-after", "").strip()
-    if written.isascii() and written.replace(".", "", 1).isdigit():
-        return min(int(float(written[:12]) * 1000), _LONGEST_WAIT_MS)
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.replace(".", "", 1).isdigit():
+        return min(int(float(value[:12]) * 1000), _LONGEST_WAIT_MS)
     from email.utils import parsedate_to_datetime  # dates are rare
 
     try:
-        when = parsedate_to_datetime(written)
+        when = parsedate_to_datetime(value)
         left_s = (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp() - time.time()
     except (ValueError, IndexError, OverflowError):
         return None
@@ -72,7 +72,7 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 
 
 def header_of_key(key: str) -> str:
-    """An idempotency key as the value of a header: as it is, or percent-encoded if it could not be sent so."""
+    """An idempotency key as the value of a header; percent-encoded if it cannot be sent as it is."""
     return key if key.isascii() and key.isprintable() and key == key.strip() else quote(key)
 
 
@@ -85,7 +85,7 @@ def object_at(value: Any, *keys: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """The answer to one request."""
 
     status: int
     headers: Mapping[str, str]
@@ -94,17 +94,17 @@ class Answer:
 
     @property
     def media_type(self) -> str:
-        """As in ``image/png``; empty: not said."""
+        """The media type, such as ``image/png``; empty if the answer names none."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def retry_after_ms(self) -> int | None:
-        """How long the upstream asks to wait; at most an hour."""
+        """The wait that the upstream asks for, at most an hour; None if it names none."""
         return retry_after_ms(self.headers)
 
     @property
     def text(self) -> str:
-        """The body as text; its charset counts only where it is not UTF-8."""
+        """The body as text. Its declared charset is used only if it is not UTF-8."""
         try:
             return self.body.decode()
         except UnicodeDecodeError:
@@ -118,7 +118,7 @@ class Answer:
         """The body as JSON; None where it is empty.
 
         Raises:
-            UpstreamError: it is none, or an object in it has a key twice (UPSTREAM_ERROR).
+            UpstreamError: it is not JSON, or an object in it has a key twice (UPSTREAM_ERROR).
             OutputTooLarge: it has more than `MOST_JSON` bytes (OUTPUT_TOO_LARGE).
         """
         if not self.body.strip():
@@ -138,7 +138,7 @@ class Answer:
 
     @property
     def members(self) -> Mapping[str, Any]:
-        """The members of the object that the body is; empty where it is none."""
+        """The members of the JSON object in the body; empty if the body is something else."""
         try:
             return object_at(self.json())
         except CallError:
@@ -153,13 +153,13 @@ async def exchange(
     Args:
         http: what `Upstream.http()` returned.
         path: relative to the address of the upstream.
-        most: bytes of the answer.
-        outcome: what a request may have changed that was sent and not answered; default: ``none`` for GET, else ``unknown``.
+        most: the maximum size of the answer in bytes.
+        outcome: what a request without an answer may have changed; default: ``none`` for GET, else ``unknown``.
         options: of ``httpx2.AsyncClient.stream``: params, json, headers, files, data, timeout.
 
     Raises:
         UpstreamError: ``details.reason`` is "unreachable" or "certificate" (with the outcome ``none``) or "broken off"
-            (UPSTREAM_ERROR). Not ConnectionLost: each request stands for itself, and others that are under way are not over.
+            (UPSTREAM_ERROR). Not ConnectionLost: the failure of one request does not end others in progress.
         CallTimeout: it was silent for too long (TIMEOUT).
         OutputTooLarge: the answer is (OUTPUT_TOO_LARGE).
     """
@@ -182,7 +182,7 @@ async def exchange(
 
 @contextmanager
 def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterator[None]:
-    """What ``httpx2`` raises, as errors of a call; see `exchange`.
+    """Convert the exceptions of ``httpx2`` into errors of a call; see `exchange`.
 
     Args:
         repeatable: the request has no effect, so it may be made again when the connection broke off.
@@ -204,7 +204,7 @@ def failures(who: str, outcome: Outcome, *, repeatable: bool = False) -> Iterato
         raise CallTimeout(text, hint=_HINTS[outcome], retryable=outcome == "none", outcome=outcome) from error
     except UnicodeEncodeError:  # of a header, whose value the error shows
         raise UpstreamError(f"{who} cannot be asked: {_ODD_HEADER}", outcome="none") from None
-    except httpx2.LocalProtocolError:  # in nearly all cases the same
+    except httpx2.LocalProtocolError:  # in nearly all cases a header as above
         raise UpstreamError(f"{who} cannot be asked: {_ODD_HEADER}", outcome=outcome) from None
     except (httpx2.NetworkError, httpx2.ProtocolError) as error:
         raise UpstreamError(

@@ -60,7 +60,7 @@ HookKind = Literal["contribute", "modify", "gate", "observe", "claim"]
 
 
 class Asked(NamedTuple):
-    """What a person is asked to allow with the permission of a hook."""
+    """The risk of a hook's permission, and the sentence that a person consents to."""
 
     risk: Risk
     sentence: str
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One row of the table."""
+    """A row of the table `HOOKS`."""
 
     name: str
     arguments: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The tools of an installed package, called in this process: what adapters of such packages have in common."""
+"""The shared part of adapters that call the tools of an installed package in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tavern_core.errors import UpstreamError
 
 
 class InstalledTools:
-    """The part of a connection that calls no tools. Nothing is open, and there is nothing to ask: the tools are in this process.
+    """The methods of a connection except `invoke`. They do no I/O, because the tools are in this process.
 
     Args:
         tools: name → the object of the package.

@@ -20,7 +20,7 @@ _ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties":
 
 
 def is_tool(thing: Any) -> bool:
-    """Whether an object has the shape of a LangChain tool. One that cannot be looked at, such as a proxy without its context, has not."""
+    """Whether an object has the shape of a LangChain tool; False if reading its attributes fails, as for an unbound proxy."""
     if isinstance(thing, type):
         return False
     try:
@@ -60,11 +60,13 @@ def only_for_langchain(tool: Any) -> list[str]:
     fields = getattr(tool.args_schema, "model_fields", {})
     if library is None or not fields:
         return []
-    shown, own = tool.args, library.base.InjectedToolCallId
+    shown, call_id_type = tool.args, library.base.InjectedToolCallId
     return [
         name
         for name, field in fields.items()
-        if name not in shown and field.is_required() and not any(m is own or isinstance(m, own) for m in field.metadata)
+        if name not in shown
+        and field.is_required()
+        and not any(m is call_id_type or isinstance(m, call_id_type) for m in field.metadata)
     ]
 
 
@@ -79,7 +81,7 @@ def runner(tool: Any) -> Callable[[str, Mapping[str, Any]], Any]:
     def needs_envelope() -> bool:  # at the first call: LangChain makes a schema for it
         return library is not None and _needs_envelope(tool)
 
-    def given(call_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def tool_input(call_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         args = dict(arguments)
         if not needs_envelope() and (library is None or args.get("type") != "tool_call"):
             return args
@@ -87,13 +89,13 @@ def runner(tool: Any) -> Callable[[str, Mapping[str, Any]], Any]:
 
     def run(call_id: str, arguments: Mapping[str, Any]) -> Any:
         try:
-            return _answer(tool.invoke(given(call_id, arguments)), library)
+            return _answer(tool.invoke(tool_input(call_id, arguments)), library)
         except Exception as error:
             raise _as_call_error(error, tool) from error
 
     async def run_async(call_id: str, arguments: Mapping[str, Any]) -> Any:
         try:
-            return _answer(await tool.ainvoke(given(call_id, arguments)), library)
+            return _answer(await tool.ainvoke(tool_input(call_id, arguments)), library)
         except Exception as error:
             raise _as_call_error(error, tool) from error
 
@@ -107,17 +109,17 @@ def _langchain_of(thing: Any) -> Any:
 
 
 def _blocks(thing: Any, library: Any) -> bool:
-    """Whether a tool is sync code alone: its own `ainvoke`, where it has one, runs `invoke` in a thread of the loop, of which there are few."""
-    own = getattr(type(thing), "ainvoke", None)
-    if library is None or own is None:
+    """Whether a tool is sync code alone. Its `ainvoke`, if any, would run `invoke` in one of the few threads of the loop."""
+    ainvoke = getattr(type(thing), "ainvoke", None)
+    if library is None or ainvoke is None:
         return not callable(getattr(thing, "ainvoke", None))
-    if own is library.BaseTool.ainvoke:
+    if ainvoke is library.BaseTool.ainvoke:
         return type(thing)._arun is library.BaseTool._arun
-    return own in (library.StructuredTool.ainvoke, library.Tool.ainvoke) and not thing.coroutine
+    return ainvoke in (library.StructuredTool.ainvoke, library.Tool.ainvoke) and not thing.coroutine
 
 
 def _needs_envelope(tool: Any) -> bool:
-    """Whether a tool is called as a model calls it. That turns the answer into text, so only where the tool needs it."""
+    """Whether a tool must be called with a whole tool call. The answer then becomes text, so others get only their arguments."""
     return bool(
         tool.response_format == "content_and_artifact"
         or tool.handle_tool_error
@@ -173,22 +175,22 @@ def _as_call_error(error: Exception, thing: Any) -> Exception:
         return ToolFailed(str(error)[:2000] or f"{tool} failed", outcome="unknown")
     if kind == "ValidationError" and _is_of_arguments(error, getattr(thing, "args_schema", None)):
         problems = _problems(error)
-        said = "; ".join(f"{problem['pointer']}: {problem['message']}" for problem in problems)
+        reasons = "; ".join(f"{problem['pointer']}: {problem['message']}" for problem in problems)
         return InputInvalid(
-            f"{tool} refused its arguments: {said or printed(error)}", outcome="none", problems=problems
+            f"{tool} refused its arguments: {reasons or printed(error)}", outcome="none", problems=problems
         )
     return UpstreamError(f"{tool} failed with {printed(error)}", outcome="unknown")
 
 
 def _is_of_arguments(error: Any, model: Any) -> bool:
-    """Whether the model of the arguments refused them, and not another one what the tool has got: then it may have taken effect."""
+    """Whether the model of the arguments refused them. If another model failed in the tool, the call may have taken effect."""
     if _is_of_pydantic_v1(model):
         return getattr(error, "model", None) is model
     return isinstance(model, type) and error.title == getattr(model, "model_config", {}).get("title", model.__name__)
 
 
 def _problems(error: Any) -> list[dict[str, str]]:
-    """What a model of pydantic says of arguments, each with its place."""
+    """The problems that a model of pydantic found in arguments, each with its JSON pointer."""
     try:
         found = error.errors()[:20]
         return [

@@ -1,6 +1,6 @@
 """Language models, which plugins contribute with `tavern_register_llms` and nodes use: one small Protocol.
 
-A model takes messages and returns text, and perhaps tool calls. What an API looks like is left to its adapter.
+A model takes messages and returns text, and perhaps tool calls. Its adapter translates them for its API.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEADLINE: Final[ContextVar[float | None]] = ContextVar("tavern_model_deadline", 
 """When the caller of the current request stops waiting, by `time.perf_counter`; None: never. Adapters do not wait longer than that."""
 
 MOST_PRICE: Final = 1e9
-"""Of a million tokens."""
+"""The highest valid price of a million tokens."""
 MOST_TOKENS: Final = 10**12
 
 
@@ -44,19 +44,19 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model costs, per million tokens."""
+    """The price of a model, per million tokens."""
 
     input: float
     output: float
     currency: str = "USD"
 
     def of(self, tokens_in: int, tokens_out: int) -> float:
-        """What so many tokens cost, in `currency`."""
+        """The cost of so many tokens, in `currency`."""
         return (tokens_in * self.input + tokens_out * self.output) / 1_000_000
 
 
 def price_of(model: object) -> Price | None:
-    """The price of a model, if it has one that can be reckoned with."""
+    """The price of a model; None if it has no valid one."""
     price = getattr(model, "price", None)
     if not isinstance(price, Price) or not isinstance(price.currency, str):
         return None
@@ -90,7 +90,7 @@ class LLM(Protocol):
     """A language model.
 
     It may have these attributes: `price` (a `Price`), `context_tokens` (size of its window), `kind` (for lists), and `is_local`:
-    True if its requests leave the host's machine for nowhere, so that they need no permission for the network.
+    True if its requests do not leave the host's machine, so that they need no permission for the network.
     """
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
@@ -144,8 +144,8 @@ class ScriptedLLM:
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
         self.asked.append(tuple(messages))
         if callable(self._answers):
-            made: Any = self._answers(messages)
-            answer: Any = await made if isawaitable(made) else made
+            returned: Any = self._answers(messages)
+            answer: Any = await returned if isawaitable(returned) else returned
         else:
             answer = self._answers[min(len(self.asked), len(self._answers)) - 1] if self._answers else ""
         if isinstance(answer, Mapping | list):

@@ -79,8 +79,8 @@ class Port:
         self.categories = tuple(categories)
         self.multi, self.lazy, self.required = multi, lazy, required
         self.hide_handle, self.max_connections = hide_handle, max_connections
-        given = {"suggestions": None if suggestions is None else list(suggestions), "min": min, "max": max}
-        self.config: dict[str, Any] = {key: value for key, value in given.items() if value is not None} | config
+        properties = {"suggestions": None if suggestions is None else list(suggestions), "min": min, "max": max}
+        self.config: dict[str, Any] = {key: value for key, value in properties.items() if value is not None} | config
 
 
 class Stream(Generic[T]):
@@ -157,7 +157,7 @@ class NothingCame(Exception):
 
 
 class NodeContext(ABC):
-    """What a running node may know and do. The host passes one for each run of a node."""
+    """The facts and facilities for one run of a node. The host passes one for each run."""
 
     run_id: str
     path: str
@@ -184,9 +184,10 @@ class NodeContext(ABC):
     def keep(
         self, data: bytes | str | Path | Iterable[bytes], media_type: str = "application/octet-stream", name: str = ""
     ) -> dict[str, Any]:
-        """Keep something large as an artifact of the workflow's caller; the content block that links to it. See `ToolContext.keep`.
+        """Store large data as an artifact of the workflow's caller and return the content block that links to it.
 
-        From a node of an isolated plugin as much as crosses at once (limits.outputBytes): return bytes as an output instead.
+        See `ToolContext.keep`. A node of an isolated plugin can store at most `limits.outputBytes` at once: for more, return
+        bytes as an output.
         """
 
     @abstractmethod
@@ -262,21 +263,21 @@ class Node:
 
     @classmethod
     def validate(cls, inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Iterable[str]:
-        """Problems of the values of the file, before anything runs; one sentence each. A plain method does, too."""
+        """Problems of the values of the file, before anything runs; one sentence each. It may also be a plain method."""
         return ()
 
     @classmethod
     def upgrade(cls, node: Mapping[str, Any], version: int) -> Mapping[str, Any]:
-        """Convert a node of a file for an older `version` to this one. A plain method does, too."""
+        """Convert a node of a file for an older `version` to this one. It may also be a plain method."""
         return node
 
 
 def method_without_run(cls: type[Node], name: str) -> Callable[..., Any] | None:
-    """`validate` or `upgrade`, which run without a run: as a plain method on a new object. None: the class has none of its own."""
-    written = inspect.getattr_static(cls, name)
-    if written is inspect.getattr_static(Node, name):
+    """`validate` or `upgrade` of a class, which need no run: a plain method is bound to a new object. None: not overridden."""
+    attribute = inspect.getattr_static(cls, name)
+    if attribute is inspect.getattr_static(Node, name):
         return None
-    method: Callable[..., Any] = getattr(cls if isinstance(written, classmethod | staticmethod) else cls(), name)
+    method: Callable[..., Any] = getattr(cls if isinstance(attribute, classmethod | staticmethod) else cls(), name)
     return method
 
 
@@ -369,9 +370,9 @@ def _mark(target: C, mark: NodeMark) -> C:
 
 def node_mark_of(offer: Any) -> NodeMark | None:
     """The mark that `@node` left on a function or class; for an unmarked subclass of `Node`, its attributes."""
-    own = vars(offer).get(NODE_MARK) if isinstance(offer, type) else getattr(offer, NODE_MARK, None)
-    if isinstance(own, NodeMark):
-        return own
+    mark = vars(offer).get(NODE_MARK) if isinstance(offer, type) else getattr(offer, NODE_MARK, None)
+    if isinstance(mark, NodeMark):
+        return mark
     if isinstance(offer, type) and issubclass(offer, Node) and offer is not Node:
         options = dict(offer.options)
         options["capabilities"] = frozenset(options.get("capabilities", ()))

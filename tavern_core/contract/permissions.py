@@ -1,4 +1,4 @@
-"""What a plugin can request: one table of permission ids, their risk, and the sentence a person consents to.
+"""The permissions that a plugin can request: one table of ids, their risk, and the sentence a person consents to.
 
     hook:server:tool:check          HOOKS and BROWSER_PERMISSIONS     permissions.hooks
     ui:wrap:<component>             model/ui_extension_points.py COMPONENTS            permissions.ui.wrap
@@ -43,7 +43,7 @@ _SERVICE: Final = re.compile(r"service:(?:use|write|override):(.*)\Z", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One thing to grant: `id` in the lock file and in messages, `risk` and the sentences for the person who decides."""
+    """A permission to grant: `id` in the lock file and in messages, `risk` and the sentences for the person who decides."""
 
     id: str
     risk: Risk
@@ -54,7 +54,7 @@ class Permission:
     written: str = ""
     """The value under that key; empty: the id itself."""
     scope: str = ""
-    """What its scope lists: ``paths``, ``hosts``, ``names`` or nothing."""
+    """The kind of entries of its scope: ``paths``, ``hosts`` or ``names``; empty if it takes no scope."""
 
     @property
     def yaml(self) -> str:
@@ -77,9 +77,9 @@ TRUST: Final = Permission(
     "give its instructions and files to models, as long as none of them changes",
     "将其说明与文件提供给模型，直到其中任何内容发生变化",
 )
-"""What a skill of a project asks for. It is granted for exactly these files: a changed skill asks again."""
+"""Requested by a skill of a project. It is granted for exactly these files: a changed skill requests it again."""
 _UNDECLARED: Final[Mapping[str, Permission]] = {row.id: row for row in (TIER, TRUST)}
-"""What no line of plugin.yaml asks for."""
+"""The permissions that no line of plugin.yaml requests."""
 DATA_RIGHTS: Final[Mapping[str, Permission]] = {
     row.id: row
     for row in (

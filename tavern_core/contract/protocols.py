@@ -1,4 +1,4 @@
-"""What plugins can contribute besides tools, as Protocols.
+"""Protocols and records of what plugins can contribute besides tools.
 
 A plugin returns these from its ``tavern_register_*`` hooks; the host checks them against the Protocol and calls them.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BoundTool:
-    """One tool, ready to run. Its executor creates it once per tool; it runs each call."""
+    """A tool that is ready to run. Its executor creates it once per tool; it runs each call."""
 
     run: Callable[[Mapping[str, Any], ToolCall | None], Any]
     """``run(arguments, call)`` → the answer, or an awaitable of it when `is_async`.
@@ -45,7 +45,7 @@ class BoundTool:
     wants_control: bool = False
     """Whether it reports progress or checks for cancellation (`ToolContext`)."""
     stop: Callable[[str], bool] | None = None
-    """Ends a call, by its id, for which a thread of the caller waits; False: it does not run. None: nothing can."""
+    """Ends a call by its id while a thread of the caller waits for it; False: no such call runs. None: nothing can end it."""
 
 
 class Calls(Protocol):
@@ -128,7 +128,7 @@ class Sandbox(Protocol):
         workspace: str = "",
         is_own: bool = False,
     ) -> BoxPolicy:
-        """What one program may do.
+        """The policy for the box of one program.
 
         Args:
             program: absolute path of the program; allowed together with its interpreter and libraries.
@@ -141,7 +141,7 @@ class Sandbox(Protocol):
         ...
 
     def what_would_allow(self, rights: Rights, wanted: Sequence[str]) -> str:
-        """For an error: what the box of this call allowed, and the lines and commands that would allow more.
+        """For an error message: what the box of this call allowed, and the lines and commands that would allow more.
 
         Args:
             wanted: capabilities, one of which may be missing.
@@ -212,9 +212,10 @@ class FlowEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolHome:
-    """What an executor may know about the plugin of its tool.
+    """The plugin of a tool, as its executor sees it.
 
-    A record of functions and not an object with methods: for executors of plugins each is sealed, and a method leads to its object.
+    It holds functions instead of having methods: executors of plugins get each function sealed, and a method would lead to
+    its object.
     """
 
     plugin: str
@@ -263,7 +264,7 @@ class ServiceUser:
     """``scope(capability)`` → the effective scope (`model/capability_scope.py`) for the plugin and the caller of its tool; None: no limit, empty:
     not granted."""
     is_builtin: bool = False
-    """One of the host's own plugins."""
+    """Whether it is one of the host's own plugins."""
     may_act: Callable[[str], bool] = lambda capability: True
     """``may_act(capability)`` → False after the caller has read untrusted content, unless the tool that runs was judged as one with
     effects."""
@@ -305,7 +306,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something that clients read by its address. A tool of the plugin gives it: reading it is a call like any other.
+    """Content that clients read by its address. A tool of the plugin returns it: reading it is a call like any other.
 
     Args:
         uri: ``docs://manual``, or a template with variables that become the tool's arguments: ``docs://{page}``.
@@ -328,7 +329,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Messages that a person chooses for a conversation. A tool of the plugin gives them; its parameters are those of the prompt.
+    """Messages that a person chooses for a conversation. A tool of the plugin returns them; the prompt has its parameters.
 
     Args:
         tool: as for `Resource`. It answers with a text, content blocks, or ``[{"role": "user", "content": ...}]``.

@@ -1,4 +1,4 @@
-"""What a service publishes: only its public methods; `@read_only` and `@mutates` say which of them change something.
+"""The published methods of a service: its public ones. `@read_only` and `@mutates` say which of them change something.
 
     class Store(Protocol):
         @read_only
@@ -51,12 +51,12 @@ def unmarked_methods(service: Service) -> list[str]:
 
 
 def view_members(service: str, methods: Iterable[str], doc: str) -> dict[str, Any]:
-    """What the class of a view of a service has besides its methods: it refuses every other attribute, changes and copies."""
-    label, known = f"<view of service {service!r}>", ", ".join(methods)
+    """Attributes for the class of a view of a service, besides its methods: they refuse other attributes, changes and copies."""
+    label, method_names = f"<view of service {service!r}>", ", ".join(methods)
 
     def refuse(self: object, name: str, *value: object) -> Any:
-        what = "is private" if name.startswith("_") else "is not published"
-        raise AttributeError(f"{name!r} of service {service!r} {what}; published: {known}")
+        reason = "is private" if name.startswith("_") else "is not published"
+        raise AttributeError(f"{name!r} of service {service!r} {reason}; published: {method_names}")
 
     def cannot_copy(self: object, protocol: object = None) -> Any:
         raise TypeError(f"{label} cannot be copied or pickled: ask for it with ctx.service({service!r})")

@@ -1,4 +1,4 @@
-"""What a tool of kind `python` runs: `ToolSpec.impl` for tools in memory."""
+"""The targets of tools of kind `python`: `ToolSpec.impl` for tools in memory."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ class BindsItself(ABC):
 
     @property
     def preview(self) -> BindsItself | None:
-        """What describes a call instead of making it; None: nothing does."""
+        """The target that describes a call instead of making it; None if there is none."""
         return None

@@ -10,7 +10,7 @@ from tavern_core.frozen_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NodeDocument:
-    """What a ranker sees of a node type."""
+    """A node type as text, for a ranker."""
 
     id: str
     """The node type."""

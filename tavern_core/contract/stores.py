@@ -17,7 +17,7 @@ DAMAGED: Final = "damaged"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One stored record."""
+    """A stored record."""
 
     kind: str
     key: str
@@ -73,7 +73,7 @@ class RecordStore(Protocol):
         ...
 
     def count(self, kind: str, *, owner: str, state: str, since: float) -> int:
-        """How many records of a kind, an owner and a state were created after `since`; reads no data."""
+        """The number of records of a kind, an owner and a state that were created after `since`; reads no data."""
         ...
 
     def take(self, key: str, most: int, seconds: float, now: float) -> float:

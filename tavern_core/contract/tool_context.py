@@ -1,4 +1,4 @@
-"""What a tool can learn and report about its own call while it runs.
+"""The running call, as its tool sees it: deadline, cancellation, progress, artifacts, questions.
 
 @tool
 def convert(pages: list[str], ctx: ToolContext) -> int:
@@ -48,14 +48,14 @@ class Control(Protocol):
 
 
 LONGEST_MESSAGE: Final = 500
-"""Characters of what a tool says with its progress."""
+"""The maximum length of a progress message, in characters."""
 
 RUNNING: Final[dict[str, Control]] = {}
 """Call id → its control, for calls of tools that want one."""
 
 
 class ToolContext:
-    """A parameter that is annotated with it is filled in by the host; models do not see it."""
+    """The running call of a tool. The host fills in a parameter with this annotation; models do not see it."""
 
     __slots__ = ("_asked", "_control", "call_id")
 
@@ -124,12 +124,12 @@ class ToolContext:
             OutputTooLarge: it has more than `max_bytes` (OUTPUT_TOO_LARGE).
             UsageError: no host runs this tool (USAGE).
         """
-        known = self.artifact_facts(uri)
-        if known["size"] > max_bytes:
+        facts = self.artifact_facts(uri)
+        if facts["size"] > max_bytes:
             raise OutputTooLarge(
-                f"{uri:.80} has {known['size']:,} bytes; at most {max_bytes:,} are read", limit=max_bytes
+                f"{uri:.80} has {facts['size']:,} bytes; at most {max_bytes:,} are read", limit=max_bytes
             )
-        return self.read_artifact(uri), str(known["mediaType"])
+        return self.read_artifact(uri), str(facts["mediaType"])
 
     def artifact_facts(self, uri: str) -> dict[str, Any]:
         """`id`, `size`, `mediaType`, `name`, `digest` and more of an artifact of the caller. Raises as `artifact`."""
@@ -194,7 +194,7 @@ class ToolContext:
         Raises:
             InputRequired: there is no one to ask now (INPUT_REQUIRED). Let it through.
         """
-        answer: dict[str, Any] | None = await self._one(
+        answer: dict[str, Any] | None = await self._ask_one(
             key, Question.form(*prompt_and_schema(question, prompt, schema))
         )
         return answer
@@ -214,7 +214,7 @@ class ToolContext:
             InputRequired: it cannot be asked now (INPUT_REQUIRED). Let it through.
         """
         question = Question.completion(messages, max_tokens=max_tokens, system=system)
-        answer: dict[str, Any] = await self._one(key, question)
+        answer: dict[str, Any] = await self._ask_one(key, question)
         return answer
 
     async def roots(self, *, key: str = "") -> list[dict[str, Any]]:
@@ -223,7 +223,7 @@ class ToolContext:
         Raises:
             InputRequired: there is no one to ask now (INPUT_REQUIRED). Let it through.
         """
-        answer: list[dict[str, Any]] = await self._one(key, Question.roots())
+        answer: list[dict[str, Any]] = await self._ask_one(key, Question.roots())
         return answer
 
     async def ask_all(self, questions: Mapping[str, Question]) -> dict[str, Any]:
@@ -232,14 +232,14 @@ class ToolContext:
             raise InputRequired("there is no one to ask: no host runs this tool")
         return dict(await self._control.ask(questions))
 
-    async def _one(self, key: str, question: Question) -> Any:
+    async def _ask_one(self, key: str, question: Question) -> Any:
         self._asked += 1
         key = key or f"question-{self._asked}"
         return (await self.ask_all({key: question}))[key]
 
 
 def json_number(value: object) -> float | None:
-    """A number that JSON can hold; anything else that a tool gives is none."""
+    """`value` if it is a number that JSON can hold; else None, because tools may pass anything."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if abs(value) < 1e15 else None  # NaN is not

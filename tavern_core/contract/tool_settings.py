@@ -1,4 +1,4 @@
-"""The settings of a tool when it is called: without a value for each required one, nothing starts."""
+"""Reading the settings of a tool for a call, which is refused while a required setting has no value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def settings_for_call(tool: ToolSpec, read: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What `read` returns.
+    """Read the settings for one call.
 
     Args:
         read: `ToolHome.settings`, or `ToolHome.plugin_settings`.
@@ -26,9 +26,9 @@ def settings_for_call(tool: ToolSpec, read: Callable[[], Mapping[str, Any]]) -> 
     try:
         return read()
     except SettingsInvalid as error:
-        what = "; ".join(found.located for found in error.findings) or error.message
+        reasons = "; ".join(found.located for found in error.findings) or error.message
         raise ToolFailed(
-            f"{tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator"
+            f"{tool.name} is not set up: {reasons}", hint=error.hint, findings=error.findings, fixFor="operator"
         ) from None
 
 

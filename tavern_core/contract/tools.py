@@ -127,12 +127,12 @@ def _mark(function: F, mark: ToolMark) -> F:
     return function
 
 
-def _example(given: Example | Mapping[str, Any]) -> Example:
-    if isinstance(given, Example):
-        return given
-    if "arguments" in given:
-        return Example(given["arguments"], given.get("description", ""), given.get("result"))
-    return Example(given)
+def _example(example: Example | Mapping[str, Any]) -> Example:
+    if isinstance(example, Example):
+        return example
+    if "arguments" in example:
+        return Example(example["arguments"], example.get("description", ""), example.get("result"))
+    return Example(example)
 
 
 def mark_of(offer: Any) -> ToolMark | None:

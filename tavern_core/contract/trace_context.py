@@ -1,6 +1,6 @@
 """The trace that a call belongs to, for other programs: W3C `traceparent` and `tracestate`.
 
-OpenTelemetry is asked where the program has loaded it; nothing here loads it.
+OpenTelemetry is used if the program has loaded it; nothing here loads it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _API: Final = "opentelemetry.trace"
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _passed: Final[ContextVar[Mapping[str, str]]] = ContextVar("tavern_trace", default=_NONE)
-"""What came along with the call, where this process makes no spans."""
+"""The headers that came with the call; used where this process makes no spans."""
 
 
 def trace_headers() -> Mapping[str, str]:
@@ -42,18 +42,18 @@ def traceparent_of(trace_id: str) -> Mapping[str, str]:
 
 
 def within_trace(headers: Mapping[str, str], work: Callable[[], T]) -> T:
-    """Do `work` as a part of a trace that came from another process; its awaitable, too."""
-    token, leave = _passed.set(headers), _entered(headers)
+    """Do `work` within a trace that came from another process; if it returns an awaitable, that also runs within the trace."""
+    token, leave = _passed.set(headers), _enter(headers)
     try:
         done: Any = work()
     finally:
         leave()
         _passed.reset(token)
-    return _later(headers, done) if isawaitable(done) else done  # type: ignore[return-value]
+    return _await_within(headers, done) if isawaitable(done) else done  # type: ignore[return-value]
 
 
-async def _later(headers: Mapping[str, str], work: Any) -> Any:
-    token, leave = _passed.set(headers), _entered(headers)
+async def _await_within(headers: Mapping[str, str], work: Any) -> Any:
+    token, leave = _passed.set(headers), _enter(headers)
     try:
         return await work
     finally:
@@ -61,8 +61,8 @@ async def _later(headers: Mapping[str, str], work: Any) -> Any:
         _passed.reset(token)
 
 
-def _entered(headers: Mapping[str, str]) -> Callable[[], object]:
-    """Make the trace that of what follows here; what ends that."""
+def _enter(headers: Mapping[str, str]) -> Callable[[], object]:
+    """Make the trace current, and return the function that ends that."""
     if _API not in sys.modules:
         return lambda: None
     from opentelemetry import context

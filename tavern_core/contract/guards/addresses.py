@@ -1,4 +1,4 @@
-"""Where does a network address lead, and is it allowed? First its text is checked, then every address that its name resolves to.
+"""Check where a network address leads: first its text is checked, then every address that its name resolves to.
 
 read_url(text)                 the parts that matter, in one spelling; refuses what two parsers could read differently
 target_flaw(scope, target)     why it is not within a scope of hosts (model/capability_scope.py)
@@ -59,7 +59,7 @@ class BadUrl(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an address leads."""
+    """The host and port to which an address leads."""
 
     scheme: str
     host: str
@@ -90,7 +90,7 @@ def scheme_of(text: str) -> str:
 
 
 def read_url(text: object, schemes: Iterable[str] = ("http", "https")) -> Target:
-    """Where `text` leads.
+    """Parse an address.
 
     Raises:
         BadUrl: it is not an address with one of the schemes, or is ambiguous.
@@ -119,14 +119,14 @@ def read_url(text: object, schemes: Iterable[str] = ("http", "https")) -> Target
         raise BadUrl(f"cannot be read: {error}") from None
     if parts.netloc != authority:
         raise BadUrl("has a host that readers understand differently")
-    written = (
+    host_text = (
         authority[: authority.rindex(":")]
         if re.search(r":\d*\Z", authority) and not authority.endswith("]")
         else authority
     )
     if port == 0:
         raise BadUrl("has the port 0")
-    host, address = read_host(written)
+    host, address = read_host(host_text)
     return Target(scheme, host, port if port is not None else PORTS.get(scheme, 0), address)
 
 
@@ -238,6 +238,6 @@ def is_public(address: Address) -> bool:
 
 
 def _plain(address: Address) -> Address:
-    """``::ffff:127.0.0.1`` is 127.0.0.1."""
+    """Convert an IPv4 address written as IPv6: ``::ffff:127.0.0.1`` is 127.0.0.1."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address

@@ -50,21 +50,21 @@ class Unpacker:
         return out
 
     def _unpacked(self, chunk: bytes) -> bytes:
-        found = b""
+        output = b""
         assert self._zip is not None
         try:
             while chunk:
                 if self._zip.eof:  # several members in a row
                     self._zip = zlib.decompressobj(self._bits)
-                room = self._limit - self._size - len(found) + 1
-                found += self._zip.decompress(chunk, room)
-                if self._zip.unconsumed_tail or len(found) >= room:
+                room = self._limit - self._size - len(output) + 1
+                output += self._zip.decompress(chunk, room)
+                if self._zip.unconsumed_tail or len(output) >= room:
                     raise self._too_large()
                 chunk = self._zip.unused_data
         except zlib.error as error:
             text = f"{self._who} answered with corrupt compressed data: {error}"
             raise UpstreamError(text, outcome="unknown") from None
-        return found
+        return output
 
     def _too_large(self) -> OutputTooLarge:
         return OutputTooLarge(

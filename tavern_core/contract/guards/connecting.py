@@ -1,4 +1,4 @@
-"""To which addresses of a target may a plugin connect? Checked before each connection, in the host and in the gateway.
+"""Check the addresses to which a plugin may connect, before each connection, in the host and in the gateway.
 
     fitting(target, granted)               which of the granted capabilities allow it, by its text
     await resolved(target, granted, …)     its name is resolved once; all of its addresses, or a refusal if one is not allowed
@@ -92,19 +92,19 @@ async def resolved(target: Target, granted: Mapping[str, Scope], resolve: Resolv
 
 
 async def system_addresses(name: str, port: int) -> list[str]:
-    """Resolve a name with the system. In threads of its own, so a name server that does not answer delays nothing else.
+    """Resolve a name with the system, in separate threads: a name server that does not answer delays nothing else.
 
     Raises:
-        OSError: nothing.
+        OSError: the name does not resolve.
     """
-    asked = asyncio.get_running_loop().run_in_executor(
+    lookup = asyncio.get_running_loop().run_in_executor(
         _threads(), lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     )
-    return [str(row[4][0]) for row in await asked]
+    return [str(row[4][0]) for row in await lookup]
 
 
 def widening(plugin: str, capability: str, entry: str, *, is_builtin: bool) -> str:
-    """What would allow a plugin to reach `entry`: the operator's configuration for the host's own plugins, a grant for all others."""
+    """The change that would let a plugin reach `entry`: of the configuration for the host's own plugins, else a grant."""
     if is_builtin:
         return f"tavern.yaml: net: {{allow: [{entry!r}]}}"
     line = f"plugin.yaml: permissions: {{capabilities: [{{name: {capability}, scope: [{entry!r}]}}]}}"
@@ -112,7 +112,7 @@ def widening(plugin: str, capability: str, entry: str, *, is_builtin: bool) -> s
 
 
 def entry_of(address: Address, port: int) -> str:
-    """An address and its port as a scope has them."""
+    """An address and its port as an entry of a scope."""
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 

@@ -32,7 +32,7 @@ _MODES: Final = {
 
 
 class Folder:
-    """One folder; use it with ``with``. Paths in it have ``/`` between names and may start with one.
+    """A folder; use it with ``with``. Paths in it have ``/`` between names and may start with one.
 
     Links are not followed: neither to files nor to folders, not even inside of the folder. Only regular files are opened.
 
@@ -133,15 +133,15 @@ class Folder:
     def _walk(self, parts: list[str], path: str, *, make: bool) -> Iterator[int]:
         with contextlib.ExitStack() as opened:
             with _errors(path):
-                here = os.dup(self._root)
-                opened.callback(os.close, here)
+                descriptor = os.dup(self._root)
+                opened.callback(os.close, descriptor)
                 for part in parts:
                     if make:
                         with contextlib.suppress(FileExistsError):
-                            os.mkdir(part, 0o777, dir_fd=here)
-                    here = _step(part, here)
-                    opened.callback(os.close, here)
-            yield here
+                            os.mkdir(part, 0o777, dir_fd=descriptor)
+                    descriptor = _step(part, descriptor)
+                    opened.callback(os.close, descriptor)
+            yield descriptor
 
 
 def _step(name: str, folder: int) -> int:
@@ -156,11 +156,11 @@ def _step(name: str, folder: int) -> int:
 
 @contextlib.contextmanager
 def _errors(path: Any) -> Iterator[None]:
-    """System errors in words."""
+    """Convert system errors into ToolFailed with a reason in plain words."""
     try:
         yield
     except OSError as error:
-        said = {
+        reason = {
             errno.ELOOP: "leads through a link",
             errno.ENOENT: "does not exist",
             errno.ENOTDIR: "leads through a file",
@@ -168,4 +168,4 @@ def _errors(path: Any) -> Iterator[None]:
             errno.EEXIST: "exists already",
             errno.ENXIO: "is not a regular file",
         }.get(error.errno or 0) or (error.strerror or str(error)).lower()
-        raise ToolFailed(f"{str(path)[:200]} {said}") from error
+        raise ToolFailed(f"{str(path)[:200]} {reason}") from error

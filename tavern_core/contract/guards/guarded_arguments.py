@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from tavern_core.schema.guarded_value_search import GuardedValue, GuardedValueFinder
 
 T = TypeVar("T")
-_MOST_KEPT: Final = 5_000
-_Kept = dict[int, tuple[Mapping[str, Any], T]]
+_MOST_CACHED: Final = 5_000
+_Cache = dict[int, tuple[Mapping[str, Any], T]]
 """Results by the identity of the schema; the schema is stored too, so that its identity is not reused."""
-_kinds: _Kept[frozenset[GuardKind]] = {}
-_finders: _Kept[GuardedValueFinder | None] = {}
+_kinds: _Cache[frozenset[GuardKind]] = {}
+_finders: _Cache[GuardedValueFinder | None] = {}
 
 
 def marks(tool: ToolSpec, kind: GuardKind) -> bool:
     """True if the tool's schema marks anything as `kind`."""
-    return kind in _kept(_kinds, tool.input_schema, _kinds_in)
+    return kind in _cached(_kinds, tool.input_schema, _kinds_in)
 
 
 def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[GuardedValue] | Deny:
     """The marked values in `arguments`, or a denial if there are too many to check."""
     from tavern_core.schema.guarded_value_search import TooMuchMarked, compile_guarded
 
-    finder = _kept(_finders, tool.input_schema, compile_guarded)
+    finder = _cached(_finders, tool.input_schema, compile_guarded)
     try:
         return finder(arguments) if finder is not None else []
     except TooMuchMarked:
@@ -71,10 +71,10 @@ def _kinds_in(schema: Mapping[str, Any]) -> frozenset[GuardKind]:
     return frozenset(found.kind for node in nodes_of(dict(schema)) if (found := guard_of(node)) is not None)
 
 
-def _kept(cache: _Kept[T], schema: Mapping[str, Any], make: Callable[[dict[str, Any]], T]) -> T:
-    kept = cache.get(id(schema))
-    if kept is None or kept[0] is not schema:
-        if len(cache) >= _MOST_KEPT:
+def _cached(cache: _Cache[T], schema: Mapping[str, Any], make: Callable[[dict[str, Any]], T]) -> T:
+    entry = cache.get(id(schema))
+    if entry is None or entry[0] is not schema:
+        if len(cache) >= _MOST_CACHED:
             cache.clear()
-        kept = cache[id(schema)] = schema, make(dict(schema))
-    return kept[1]
+        entry = cache[id(schema)] = schema, make(dict(schema))
+    return entry[1]

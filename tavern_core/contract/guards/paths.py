@@ -1,4 +1,4 @@
-"""Is a path below one of the allowed folders? Checked with links followed, as the system would.
+"""Check whether a path is below one of the allowed folders, with links followed as the system would.
 
     roots_of(scope, places)      the real folders that a grant or a mark names
     path_flaw(path)              what is wrong with the text of a path, wherever it leads
@@ -26,9 +26,9 @@ _SCHEME: Final = re.compile(r"[A-Za-z]:|[A-Za-z][A-Za-z0-9+.-]*:/|(file|data|htt
 
 
 def path_flaw(path: object) -> str:
-    """What is wrong with the text of a path; empty if nothing is.
+    """The flaw in the text of a path; empty if there is none.
 
-    Refused is everything that another parser may read differently: ``..%2f``, ``~user``, ``C:``, a name ending in a dot.
+    Everything that another parser may read differently is refused: ``..%2f``, ``~user``, ``C:``, a name ending in a dot.
     """
     if not isinstance(path, str):
         return "is not text"
@@ -46,7 +46,7 @@ def path_flaw(path: object) -> str:
         return f"begins with {found[0]!r}, like an address or a drive"
     if (found := _ENCODED.search(path)) is not None:
         return f"holds {found[0]!r}, which may be read as another path"
-    if not path.isascii() and _plain(path):
+    if not path.isascii() and _has_hidden_steps(path):
         return "holds letters that look like '.', '/' or '\\'"
     for part in path.split("/"):
         if part not in (".", "..") and part.endswith((".", " ")):
@@ -70,10 +70,10 @@ def resolved(path: str, base: str) -> str:
     Raises:
         ValueError: it cannot be followed (a cycle of links, a name that is too long); the text says why.
     """
-    whole = os.path.join(base, path)  # noqa: PTH118 - pathlib would drop '..' after a link
-    real = os.path.realpath(whole)
+    joined = os.path.join(base, path)  # noqa: PTH118 - pathlib would drop '..' after a link
+    real = os.path.realpath(joined)
     try:
-        os.stat(whole)  # noqa: PTH116 - as above
+        os.stat(joined)  # noqa: PTH116 - as above
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL):
             raise ValueError(os.strerror(error.errno).lower()) from None
@@ -85,7 +85,7 @@ def beneath(real: str, roots: Iterable[str]) -> bool:
     return any(real == root or root == "/" or real.startswith(root.rstrip("/") + "/") for root in roots)
 
 
-def _plain(path: str) -> bool:
+def _has_hidden_steps(path: str) -> bool:
     """True if the compatibility form of the path has steps that the path itself does not show."""
     folded = unicodedata.normalize("NFKC", path)
     return (
