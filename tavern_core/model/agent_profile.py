@@ -11,7 +11,7 @@ from tavern_core.model.message_translation import Language, language_of
 
 
 class AgentBudget(BaseModel):
-    """What one run of an agent may use. None: no limit."""
+    """Limits for one run of an agent. None: no limit."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
@@ -55,7 +55,7 @@ class AgentProfile(BaseModel):
     wire_names: dict[str, str] = Field(default_factory=dict)
     """Tool id → the name under which MCP clients see it; others have a name made from their id."""
     listing: Literal["all", "search"] = "all"
-    """What MCP clients are listed: every tool, or a tool that finds them and one that calls them."""
+    """The tools in the lists of MCP clients: all, or only one that finds tools and one that calls them."""
     model: str | dict[str, Any] = ""
     """Name of the language model (`tavern llms list`); empty: the only one. A mapping is the model of another system and is not used."""
     model_options: dict[str, Any] = Field(default_factory=dict)
@@ -65,7 +65,7 @@ class AgentProfile(BaseModel):
     the manual of the inventory, ``{{{system:skills}}}`` and ``{{{system:knowledge}}}`` what fits the task. A mapping is the prompt of another system
     and is not used."""
     budget: AgentBudget = AgentBudget()
-    """What one run of the agent may use."""
+    """Limits for one run of the agent."""
     context_tokens: Annotated[int, Field(gt=0)] = 32_000
     """Tokens of the prompt and the conversation that are sent to the model at most; the prompt has at most half of them."""
     knowledge: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a run of an agent is: its events, its outcome, and its row in a list."""
+"""A run of an agent: its events, its outcome, and its row in a list."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ text       a piece of an answer while the model streams (`step`, `text`); not st
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
-    """One thing that happened in a run of an agent."""
+    """An event in a run of an agent."""
 
     kind: EventKind
     time: float
@@ -121,7 +121,7 @@ class AgentRecord:
     started: float
     """Seconds since the epoch, UTC."""
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What the run began with: `profile` as written, `model`, `budget`, `system`, `caller`."""
+    """The data with which the run began: `profile` as written, `model`, `budget`, `system`, `caller`."""
     outcome: AgentOutcome | None = None
     events: tuple[AgentEvent, ...] = field(default=(), repr=False)
     """Empty in a list of runs."""

@@ -33,7 +33,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """One frozen call that needs approval."""
+    """A frozen call that needs approval."""
 
     call_id: str
     tool: str

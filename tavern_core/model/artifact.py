@@ -23,7 +23,7 @@ _MAGIC: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One artifact. `tavern.artifacts.read(id)` returns its bytes."""
+    """An artifact. `tavern.artifacts.read(id)` returns its bytes."""
 
     id: str
     digest: str
@@ -69,7 +69,7 @@ class Artifact:
 
 
 def media_type_of(data: bytes) -> str:
-    """What bytes are, as far as their beginning says."""
+    """The media type of bytes, by their beginning."""
     if data[:4] == b"RIFF" and data[8:12] in (b"WEBP", b"WAVE"):
         return "image/webp" if data[8:12] == b"WEBP" else "audio/wav"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "application/octet-stream")

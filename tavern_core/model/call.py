@@ -27,12 +27,12 @@ _TEXTS: Final = (
     "session_key", "message_channel", "agent_account_id",
 )  # fmt: skip
 _OF_BUDGET: Final = ("timeout_ms", "max_retries", "max_tool_calls")
-_PARTING: Final = str.maketrans({"\x1e": "\x1e0", "\x1f": "\x1e1"})
+_ESCAPES: Final = str.maketrans({"\x1e": "\x1e0", "\x1f": "\x1e1"})
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a caller allows (seed 004 §4.2). None: the caller sets no limit.
+    """The limits of a caller (seed 004 §4.2). None: the caller sets no limit.
 
     Args:
         timeout_ms: for each call, in milliseconds.
@@ -52,11 +52,11 @@ class Budget:
 
 
 class Ledger:
-    """Counts the calls made under one context, from any thread, and knows what untrusted content was read.
+    """Counts the calls made under one context, from any thread, and holds the untrusted content that was read.
 
     Args:
         drawn: calls that were made before, by a process that has ended.
-        content_read: what they read.
+        content_read: the untrusted content that they read.
     """
 
     __slots__ = ("_count", "content_read", "drawn", "listeners")
@@ -164,17 +164,17 @@ class CallContext:
 
     @property
     def is_host(self) -> bool:
-        """Whether the host itself calls. The principal `host` in a context that someone else made does not say so."""
+        """Whether the host itself calls. The principal `host` alone does not make a context one of the host."""
         return self.principal == HOST_PRINCIPAL and isinstance(self.ledger, HostLedger)
 
     def whose(self) -> dict[str, Any]:
-        """The members of an event that say whose it is: `principal`, and `userId` if there is one."""
+        """The members of an event that name its owner: `principal`, and `userId` if there is one."""
         return {"principal": self.principal, "userId": self.user_id} if self.user_id else {"principal": self.principal}
 
     def to_json(self) -> dict[str, Any]:
         """The context as JSON, camelCase, without `config` and `sessionKey` (they may hold secrets).
 
-        `contentRead`, what was read under it, is there when there is any: a context made of it continues from there.
+        `contentRead` is there if untrusted content was read: a context made of this JSON continues from there.
         """
         more: dict[str, Any] = {} if self.after_untrusted == "allow" else {"afterUntrusted": self.after_untrusted}
         if self.ledger.content_read:
@@ -250,7 +250,7 @@ def restored_context(data: Mapping[str, Any], drawn: int = 0) -> CallContext:
 
 
 def check_caller(context: object) -> None:
-    """Raises UsageError: it is not a caller (USAGE)."""
+    """Raise UsageError if `context` is not a caller (USAGE)."""
     if not isinstance(context, CallContext | None):
         raise UsageError(
             f"context= takes a CallContext, got {type(context).__name__}", hint='CallContext(principal="user:ann")'
@@ -258,33 +258,33 @@ def check_caller(context: object) -> None:
 
 
 def check_most(most: object) -> None:
-    """Raises UsageError: it is not how many stored things shall be listed (USAGE)."""
+    """Raise UsageError if `most` is not a maximum number of records (USAGE)."""
     if type(most) is not int or not 0 <= most < 2**63:
         raise UsageError(f"most={most!r:.80} is not a number from 0 up", hint="most=100")
 
 
 def owner_of(context: CallContext) -> str:
-    """Who owns what is stored for a caller. No other principal and user give the same text, whatever their names hold."""
+    """The owner of data that are stored for a caller. The text is unique for a principal and a user, whatever their names."""
     return owner_name(context.principal, context.user_id)
 
 
 def owner_name(principal: str, user_id: str) -> str:
-    """`owner_of`, of the two names that it is made of."""
+    """`owner_of`, from a principal and a user id."""
     principal = str(principal)  # None is one, too
     name = f"{principal}\x1f{user_id}"
     if name.count("\x1f") == 1 and "\x1e" not in name:  # as nearly always
         return name
-    return f"{str(principal).translate(_PARTING)}\x1f{str(user_id).translate(_PARTING)}"
+    return f"{str(principal).translate(_ESCAPES)}\x1f{str(user_id).translate(_ESCAPES)}"
 
 
 def _budget(written: Any) -> Budget:
     """A budget that is written as a mapping, with the names of Python or of JSON."""
     if not isinstance(written, Mapping):
         raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")
-    known = {spelling: name for name in _OF_BUDGET for spelling in (name, camel(name))}
-    if unknown := [key for key in written if key not in known]:
-        raise UsageError(f"unknown budget field {unknown[0]!r}", hint=did_you_mean(str(unknown[0]), known))
-    return Budget(**{known[key]: value for key, value in written.items()})
+    spellings = {spelling: name for name in _OF_BUDGET for spelling in (name, camel(name))}
+    if unknown := [key for key in written if key not in spellings]:
+        raise UsageError(f"unknown budget field {unknown[0]!r}", hint=did_you_mean(str(unknown[0]), spellings))
+    return Budget(**{spellings[key]: value for key, value in written.items()})
 
 
 def _names(name: str, value: Any) -> frozenset[str]:
@@ -312,19 +312,19 @@ def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:
     return FrozenDict({str(name): tuple(scope) for name, scope in written.items()})
 
 
-def _config(given: Any) -> FrozenDict[str, Any]:
+def _config(config: Any) -> FrozenDict[str, Any]:
     """The `config` of a caller, which factories and tools read and must not change for others. Raises UsageError: no mapping."""
-    if not isinstance(given, Mapping):
-        raise UsageError(f"CallContext.config must be a mapping, got {type(given).__name__}")
+    if not isinstance(config, Mapping):
+        raise UsageError(f"CallContext.config must be a mapping, got {type(config).__name__}")
     try:
-        return frozen(given)  # type: ignore[no-any-return]
+        return frozen(config)  # type: ignore[no-any-return]
     except RecursionError:
         raise UsageError("CallContext.config holds itself, or is nested too deeply", hint="pass plain JSON") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What each side allows the call to do; the call may do what all of them allow. None: that side sets no limit.
+    """The capabilities that each side allows; the call has those that all sides allow. None: that side sets no limit.
 
     ``danger:*`` must be named by `plugin` and `caller` literally.
     """
@@ -392,10 +392,10 @@ def shortfall(
         fix = f"add {_quoted(lacking)} to capabilities of the profile {name!r}"
         return _lack("profile", lacking, f"profile {name!r} allows no", fix)
     if lacking := missing(rights.caller, wanted):
-        whole = sorted(set(wanted))  # a caller that is written out has exactly what is written
-        fix = f"pass CallContext(permissions={{{', '.join(map(repr, whole))}}})"
+        permissions = sorted(set(wanted))  # a caller that is written out has exactly what is written
+        fix = f"pass CallContext(permissions={{{', '.join(map(repr, permissions))}}})"
         if door == "cli":
-            fix = f"--permissions {','.join(whole)}"
+            fix = f"--permissions {','.join(permissions)}"
         if context.principal == HOST_PRINCIPAL:
             fix += "; without a context the host itself calls, which never has danger:*"
         return _lack("caller", lacking, f"{context.principal} may not use", fix)
@@ -411,10 +411,10 @@ def _lack(side: str, lacking: list[str], reason: str, fix: str) -> Shortfall:
 
 
 def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) -> str:
-    """What would give a plugin capabilities: the command, after the line of plugin.yaml if it does not request all of them.
+    """The command that grants capabilities to a plugin, after the line of plugin.yaml if it does not request all of them.
 
     Args:
-        asked: what plugin.yaml requests; None: everything.
+        asked: the permissions that plugin.yaml requests; None: all.
     """
     names = tuple(names)
     command = f"tavern plugins grant {plugin} {' '.join(names)}"
@@ -432,7 +432,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One request to run one tool. Immutable: hooks return a changed copy (`dataclasses.replace`)."""
+    """A request to run a tool. Immutable: hooks return a changed copy (`dataclasses.replace`)."""
 
     tool: str
     """The canonical tool id."""

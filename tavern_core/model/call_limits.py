@@ -59,7 +59,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Limits of one thing; None: no limit of that kind.
+    """Limits of a tool, a plugin, a caller or an upstream; None: no limit of that kind.
 
     Args:
         rate: calls in a period of time: ``"10/minute"``.
@@ -99,8 +99,8 @@ class ToolLimits:
 
     def over(self, below: ToolLimits) -> ToolLimits:
         """These limits, completed by those of `below`."""
-        own = {name: value for name in LIMIT_NAMES if (value := getattr(self, name)) is not None}
-        return replace(below, **own)
+        set_limits = {name: value for name in LIMIT_NAMES if (value := getattr(self, name)) is not None}
+        return replace(below, **set_limits)
 
     def to_json(self) -> dict[str, Any]:
         """The limits that are set, camelCase."""
@@ -116,8 +116,8 @@ class ToolLimits:
         """The inverse of `to_json`. Raises UsageError: unknown or wrong (USAGE)."""
         names = {spelling: name for name in LIMIT_NAMES for spelling in (name, camel(name))}
         if not isinstance(data, dict) or (unknown := [key for key in data if key not in names]):
-            what = f"{unknown[0]!r:.60} is not a limit" if isinstance(data, dict) else f"got {type(data).__name__}"
-            raise UsageError(f"limits: {what}", hint=f"there are: {', '.join(sorted(LIMIT_NAMES))}")
+            reason = f"{unknown[0]!r:.60} is not a limit" if isinstance(data, dict) else f"got {type(data).__name__}"
+            raise UsageError(f"limits: {reason}", hint=f"there are: {', '.join(sorted(LIMIT_NAMES))}")
         values = {names[key]: value for key, value in data.items()}
         if isinstance(breaker := values.get("breaker"), dict):
             known = {"failures": "failures", "restMs": "rest_ms", "rest_ms": "rest_ms"}

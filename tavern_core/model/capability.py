@@ -1,4 +1,4 @@
-"""What tools may access: the table of capabilities (seed 004 §4.1, extended by SECURITY §1).
+"""The table of capabilities, which say what tools may access (seed 004 §4.1, extended by SECURITY §1).
 
 A capability is ``verb:object``. Destructive ones are ``danger:*`` and are never granted by a wildcard or by default.
 Hosts and plugins may use further names of the form ``owner/verb:object``.
@@ -17,20 +17,20 @@ from tavern_core.model.nearest import did_you_mean
 Risk = Literal["low", "medium", "high", "highest"]
 RISKS: Final[tuple[Risk, ...]] = ("low", "medium", "high", "highest")
 Effect = Literal["", "writes", "sends", "destroys", "starts", "unknown"]
-"""What a call of a tool does to the world outside; empty: it only reads or computes."""
+"""The effect of a tool's call on the world outside; empty: it only reads or computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One row: how risky it is, which scope it takes, and the sentence a person consents to."""
+    """A row of the table: its risk, the kind of its scope, and the sentence a person consents to."""
 
     risk: Risk
     sentence: str
     sentence_zh: str
     scope: Literal["paths", "hosts", "names", ""] = ""
-    """What a scope of it lists: ``paths``, ``hosts``, ``names`` or nothing."""
+    """The kind of entries of its scope: ``paths``, ``hosts`` or ``names``; empty if it takes no scope."""
     effect: Effect = ""
-    """What its holder can do outside; `model/untrusted_content_rules.py` decides by it."""
+    """The effect that its holder can have outside; `model/untrusted_content_rules.py` decides by it."""
 
 
 CAPABILITIES: Final[Mapping[str, Capability]] = {
@@ -64,7 +64,7 @@ ENV_PREFIX: Final = environment_variables.PERMISSION
 SECRET_PREFIX: Final = "secrets:"
 DANGER_PREFIX: Final = "danger:"
 DESTRUCTIVE: Final = "danger:destructive"
-"""What a tool needs whose effect cannot be undone."""
+"""The capability of tools whose effect cannot be undone."""
 _NAMESPACED: Final = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z][a-z0-9-]*(:[A-Za-z0-9_.-]+)?\Z")
 _SECRET: Final = re.compile(r"secrets:[A-Za-z0-9_.-]{1,64}\Z")
 _DANGER: Final = re.compile(r"danger:[a-z][a-z0-9-]*\Z")
@@ -83,7 +83,7 @@ def is_capability(name: str) -> bool:
 
 
 def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
-    """The first of `written` that is neither a capability nor a pattern (``read:*``), and what to write instead.
+    """The first of `written` that is neither a capability nor a pattern (``read:*``), and a hint what to write instead.
 
     A misspelt name would silently grant nothing, and deny nothing in a deny list.
     """
@@ -91,15 +91,15 @@ def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
     for name in written:
         if name in CAPABILITIES or is_capability(name):
             continue
-        begun = name.removesuffix("*")
-        if begun != name and ("/" in begun or any(f.startswith(begun) or begun.startswith(f) for f in families)):
+        prefix = name.removesuffix("*")
+        if prefix != name and ("/" in prefix or any(f.startswith(prefix) or prefix.startswith(f) for f in families)):
             continue
         return name, known_capability(name)
     return None
 
 
 def known_capability(name: str) -> str:
-    """What to write instead of `name`, which is not a capability: the closest one, else the list of all."""
+    """A hint for `name`, which is not a capability: the closest one, else the list of all."""
     return (
         did_you_mean(name, CAPABILITIES, 1)
         or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>, env:<NAME>, or owner/verb:object"
@@ -128,7 +128,7 @@ _READING: Final = frozenset({"read:web", "read:fs", "read:db", "gpu"})
 
 
 def only_reads(name: str) -> bool:
-    """True for a capability with which nothing outside can be changed; of one that others named it is not known."""
+    """True for a capability with which nothing outside can be changed; False for those that plugins have named."""
     return name in _READING or name.startswith((SECRET_PREFIX, ENV_PREFIX))
 
 

@@ -40,7 +40,7 @@ _LONGEST_PATH: Final = 4096
 
 
 def scope_kind(capability: str) -> Kind:
-    """What the scope of a capability lists; empty if it has no scope. Scopes of other owners list names."""
+    """The kind of entries in the scope of a capability; empty if it has no scope. Scopes of other owners list names."""
     row = CAPABILITIES.get(capability)
     return row.scope if row is not None else "names" if "/" in capability else ""
 
@@ -101,7 +101,7 @@ def within(capability: str, asked: Scope, limit: Scope) -> bool:
 
 
 def common(capability: str, one: Scope, other: Scope) -> Scope:
-    """What both scopes allow, as a sorted list without duplicates."""
+    """The intersection of two scopes, without duplicates."""
     kind = scope_kind(capability)
     if kind == "hosts" and (one is None) != (other is None):
         one, other = _all_names(one), _all_names(other)
@@ -149,7 +149,7 @@ def _name(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """One entry: `pattern` is ``*``, ``*.name``, a name or a network; `port` is ``""`` (80 and 443), ``*`` or a number."""
+    """An entry: `pattern` is ``*``, ``*.name``, a name or a network; `port` is ``""`` (80 and 443), ``*`` or a number."""
 
     pattern: str
     port: str = ""
@@ -162,7 +162,7 @@ class _Host:
         return _pattern_covers(self, other) and _port_covers(self.port, other.port)
 
     def meet(self, other: _Host) -> str | None:
-        """What both allow, written as an entry; None if that is nothing."""
+        """The intersection of two entries, written as an entry; None if it is empty."""
         pattern = (
             other.pattern if _pattern_covers(self, other) else self.pattern if _pattern_covers(other, self) else None
         )
@@ -197,11 +197,11 @@ def _port_covers(one: str, other: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _host(entry: str) -> _Host | None:
-    """One entry of a scope of hosts; None if it is invalid."""
+    """Parse an entry of a scope of hosts; None if it is invalid."""
     if len(entry) > _LONGEST:
         return None
     if (bare := _network(entry)) is not None:  # ``::1`` and ``fd00::/8`` contain colons that do not start a port
-        return _Host(_written(bare))
+        return _Host(_network_text(bare))
     if (found := _WITH_PORT.match(entry)) is None:
         return None
     host, port = found["host"], found["port"] or ""
@@ -209,15 +209,15 @@ def _host(entry: str) -> _Host | None:
         return None
     inner = host[1:-1] if host.startswith("[") else host
     if (network := _network(inner)) is not None:
-        return _Host(_written(network), str(int(port)) if port.isdigit() else port)
+        return _Host(_network_text(network), str(int(port)) if port.isdigit() else port)
     if host.startswith("["):
         return None
     port = str(int(port)) if port.isdigit() else port
     if host == "*":
         return _Host("*", port)
-    below = host.startswith("*.")
+    is_wildcard = host.startswith("*.")
     name = _name(host.removeprefix("*.").rstrip(".").lower())
-    return None if name is None else _Host(f"*.{name}" if below else name, port)
+    return None if name is None else _Host(f"*.{name}" if is_wildcard else name, port)
 
 
 @lru_cache(maxsize=4096)
@@ -240,7 +240,7 @@ def _network(text: str) -> IPv4Network | IPv6Network | None:
     return network
 
 
-def _written(network: IPv4Network | IPv6Network) -> str:
+def _network_text(network: IPv4Network | IPv6Network) -> str:
     return str(network.network_address) if network.num_addresses == 1 else str(network)
 
 
@@ -258,7 +258,7 @@ def _hosts_meet(one: str, other: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _entry(entry: str) -> str | None:
-    """One entry as ``/…``, ``./…`` or ``$root/…``; None if it is not a path, has a pattern, or starts with an unknown root."""
+    """Normalize an entry to ``/…``, ``./…`` or ``$root/…``; None: it is no path, has a pattern, or an unknown root."""
     if "*" in entry or "?" in entry:
         return None
     first = entry.partition("/")[0]

@@ -143,7 +143,7 @@ class ApprovalConfig(FilePart):
 
 
 class ModelBudget(FilePart):
-    """What one plugin may use of language models."""
+    """Limits for the requests of one plugin to language models."""
 
     calls: Annotated[int, Field(ge=0)] | None = None
     tokens: Annotated[int, Field(ge=0)] | None = None
@@ -192,14 +192,14 @@ class LimitsConfig(FilePart):
 
 
 class NetConfig(FilePart):
-    """What the host's own plugins may fetch, such as the node ``core:HttpFetch``; others may fetch what their grants allow."""
+    """Addresses that the host's own plugins may fetch, such as the node ``core:HttpFetch``; for others, their grants decide."""
 
     allow: tuple[Annotated[str, AfterValidator(_host_entry)], ...] = ()
     """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""
 
 
 class SqlConfig(FilePart):
-    """What statements may call in parameters that are marked as SQL (docs/tools.md)."""
+    """Functions that statements may call in parameters that are marked as SQL (docs/tools.md)."""
 
     functions: tuple[
         Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*$")], ...
@@ -231,7 +231,7 @@ class WorkflowsConfig(FilePart):
 
 
 class SkillsConfig(FilePart):
-    """Where skills (folders with a SKILL.md) are searched, besides those of plugins."""
+    """Folders in which skills (folders with a SKILL.md) are searched, besides those of plugins."""
 
     roots: tuple[str, ...] = (".agents/skills", "skills")
     """Of the project: each of their skills needs the operator's trust once."""
@@ -247,7 +247,7 @@ class AssistantConfig(FilePart):
 
 
 class KnowledgeConfig(FilePart):
-    """One knowledge base: folders of Markdown (``.md``) and text (``.txt``), for `kb:` and the prompts of agents."""
+    """A knowledge base: folders of Markdown (``.md``) and text (``.txt``), for `kb:` and the prompts of agents."""
 
     path: str = ""
     """Its folder."""
@@ -360,7 +360,7 @@ class McpConfig(FilePart):
     audience: Annotated[str, Field(min_length=1, max_length=500)] = "mcp"
     """Which tokens it takes: those that were made for this audience."""
     hosts: tuple[str, ...] = ()
-    """What the header ``Host`` may say besides the names of this machine: ``tools.example.com``, ``tools.example.com:*``."""
+    """Values of the header ``Host`` to accept besides this machine's names: ``tools.example.com``, ``tools.example.com:*``."""
     origins: tuple[str, ...] = ()
     """Web pages whose scripts may call it: ``https://app.example.com``."""
     issuer: str | None = None
@@ -389,7 +389,7 @@ class ServerConfig(FilePart):
     address: str = "127.0.0.1:8188"
     """Where `tavern serve` listens: HOST:PORT; port 0 is a free one."""
     hosts: tuple[str, ...] = ()
-    """What the header ``Host`` may say besides the names of this machine: ``tavern.example.com``, ``tavern.example.com:*``."""
+    """Values of the header ``Host`` to accept besides this machine's names: ``tavern.example.com``, ``tavern.example.com:*``."""
     origins: tuple[str, ...] = ()
     """Web pages whose scripts may call it: ``https://app.example.com``."""
     body_bytes: Annotated[int, Field(gt=0)] = 4_000_000
@@ -423,7 +423,7 @@ def _is_address(written: str) -> bool:
 
 
 class StateConfig(FilePart):
-    """Where keys, approvals, jobs and rates are stored."""
+    """The store of keys, approvals, jobs and rates."""
 
     store: Annotated[str, AfterValidator(_store)] = "sqlite"
     """``sqlite`` (a file of the state folder), ``memory`` (of this process), or the address of a Redis server (extra ``redis``)."""

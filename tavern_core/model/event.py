@@ -1,4 +1,4 @@
-"""Things that happened, as the event log and subscribers see them (seed 004 §10.1)."""
+"""Events, as the event log and subscribers see them (seed 004 §10.1)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOOL_PROGRESS: Final = "TOOL_PROGRESS"
 CIRCUIT_CHANGED: Final = "CIRCUIT_CHANGED"
 """A breaker opened, tries a call, or closed again (`breaker`, `state`)."""
 RESOURCE_CHANGED: Final = "RESOURCE_CHANGED"
-"""A resource is not what it was (`uri`); for subscribers, not in the log."""
+"""A resource has changed (`uri`); for subscribers, not in the log."""
 JOB_CHANGED: Final = "JOB_CHANGED"
 """A job has a new status or progress (`job`, `tool`, `status`, `progress`, `principal`)."""
 HOOK_QUARANTINED: Final = "HOOK_QUARANTINED"
@@ -79,7 +79,7 @@ def event_types(written: Iterable[object]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. `data` is redacted already and plain JSON."""
+    """An event. `data` is redacted already and plain JSON."""
 
     type: str
     time: float

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: one function for calls, nodes, language models and connections."""
+"""The delay before the next attempt: one function for calls, nodes, language models and connections."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ OF_RUNS: Final[Mapping[str, JobStatus]] = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. ``await tavern.jobs.wait(id)`` waits for its end, `tavern.jobs.result(id)` returns its result."""
+    """A job. ``await tavern.jobs.wait(id)`` waits for its end, `tavern.jobs.result(id)` returns its result."""
 
     id: str
     tool: str
@@ -76,7 +76,7 @@ class Job:
 
 
 def handle(job: Job) -> dict[str, Any]:
-    """What a caller gets instead of an answer: enough to poll, and the questions if there are some."""
+    """The answer to a caller whose call became a job: the data for polling it, and its questions if there are some."""
     questions = {"questions": [dict(question) for question in job.questions]} if job.questions else {}
     return {
         "jobId": job.id,

@@ -59,7 +59,7 @@ def _header(value: Any) -> Any:
 
 
 class PriceConfig(FilePart):
-    """What a model costs, per million tokens."""
+    """The price of a model, per million tokens."""
 
     input: Annotated[float, Field(ge=0)]
     output: Annotated[float, Field(ge=0)]
@@ -67,11 +67,11 @@ class PriceConfig(FilePart):
 
 
 class LlmConfig(FilePart):
-    """One model; which keys it takes depends on `kind`."""
+    """A language model; which keys it takes depends on `kind`."""
 
     kind: Literal["openai", "pydantic-ai", "scripted", "recorded"]
     base_url: Annotated[str, AfterValidator(_address)] | None = None
-    """openai: where the API is; requests go to ``/chat/completions`` below it."""
+    """openai: the address of the API; requests go to ``/chat/completions`` below it."""
     model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """openai: the name of the model there. pydantic-ai: ``provider:model``."""
     key: Annotated[Any, AfterValidator(_reference)] = Field(default=None, validate_default=False)
@@ -100,8 +100,8 @@ class LlmConfig(FilePart):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
-        own, needed = _OWN[self.kind]
-        for name in sorted(self.model_fields_set - own - _COMMON):
+        allowed, needed = _OWN[self.kind]
+        for name in sorted(self.model_fields_set - allowed - _COMMON):
             raise refused(f"a model of the kind {self.kind} has no {to_camel(name)!r}", "delete the line")
         for name in needed:
             if getattr(self, name) is None:

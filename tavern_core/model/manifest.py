@@ -51,7 +51,7 @@ class FrontendVanilla(FilePart):
 
 
 class Frontend(FilePart):
-    """What the plugin contributes to the browser; data only, nothing of it runs in the host."""
+    """Contributions of the plugin to the browser; data only, nothing of it runs in the host."""
 
     type: Literal["vite", "vanilla"] = "vite"
     dev: FrontendDev | None = None
@@ -72,7 +72,7 @@ def _env_problem(capability: str) -> str:
 
 
 class CapabilityRequest(FilePart):
-    """One capability that the plugin's tools need."""
+    """A capability that the plugin's tools need."""
 
     name: ShortText
     scope: tuple[ShortText, ...] | None = None
@@ -126,7 +126,7 @@ class Requires(FilePart):
 
 
 class Declared(FilePart):
-    """One declared contribution: a name that is known before the plugin's code is imported."""
+    """A declared contribution: a name that is known before the plugin's code is imported."""
 
     name: ShortText
     description: Prose = ""

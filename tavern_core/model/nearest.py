@@ -121,7 +121,7 @@ _FEW = 10
 
 
 def known_instead(key: str, known: Sequence[str]) -> str:
-    """How to repair an unknown key: the closest known one, the list if it is short, else delete it."""
+    """A hint for an unknown key: the closest known one, the list if it is short, else to delete it."""
     return did_you_mean(key, known) or (f"there are: {', '.join(known)}" if 0 < len(known) < _FEW else "delete it")
 
 

@@ -56,7 +56,7 @@ Required = bool | Callable[[Mapping[str, Any]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One input or output of a node, or one interface slot of a workflow."""
+    """An input or output of a node, or an interface slot of a workflow."""
 
     key: str
     type: str = "WILDCARD"
@@ -94,8 +94,8 @@ class Slot:
     @property
     def choices(self) -> tuple[Any, ...]:
         """The values of the suggestions, without labels."""
-        given = self.config.get("suggestions")
-        items = given if isinstance(given, list | tuple) else ()
+        suggestions = self.config.get("suggestions")
+        items = suggestions if isinstance(suggestions, list | tuple) else ()
         return tuple(item["value"] if isinstance(item, Mapping) and "value" in item else item for item in items)
 
     @property
@@ -140,7 +140,7 @@ Bypass = Literal["mute"] | PassThrough | None
 
 @dataclass(frozen=True, slots=True)
 class NodeMode:
-    """One mode of a node; its slots, if given, replace those of the node."""
+    """A mode of a node; its slots, if given, replace those of the node."""
 
     id: str
     display_name: str = ""
@@ -150,7 +150,7 @@ class NodeMode:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node type. `impl` runs; everything else is data."""
+    """A node type. `impl` runs; everything else is data."""
 
     type: str
     """The full id, ``namespace:Type``."""
@@ -299,9 +299,9 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         with suppress(ValueError, RecursionError):  # an object of the plugin, infinity, a surrogate
-            made = _jsonable(value)
-            json.dumps(made, ensure_ascii=False, allow_nan=False).encode()
-            found[str(key)] = made
+            converted = _jsonable(value)
+            json.dumps(converted, ensure_ascii=False, allow_nan=False).encode()
+            found[str(key)] = converted
     return found
 
 

@@ -44,7 +44,7 @@ _FORMATS: Final[Mapping[str, GuardKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One mark: the kind of the value, and the options of its author.
+    """A mark: the kind of the value, and the options of its author.
 
     Use `Guard.path`, `Guard.url` and `Guard.sql` inside ``Annotated[...]``.
     """
@@ -62,7 +62,7 @@ class Guard:
             mode: the access, which selects the scope: ``read:fs`` or ``write:fs``. Default: every one of the
                 two that the tool needs.
         """
-        return cls("path", _given(root=root, mode=mode))
+        return cls("path", _without_empty(root=root, mode=mode))
 
     @classmethod
     def url(cls, *, schemes: Iterable[str] = (), hosts: Iterable[str] = ()) -> Guard:
@@ -72,7 +72,7 @@ class Guard:
             schemes: allowed ones; default: https and http.
             hosts: a further limit, written like a scope: ``api.example.org``, ``*.example.org:8443``.
         """
-        return cls("url", _given(schemes=tuple(schemes), hosts=tuple(hosts)))
+        return cls("url", _without_empty(schemes=tuple(schemes), hosts=tuple(hosts)))
 
     @classmethod
     def sql(cls, *, dialect: str = "", mode: Literal["read", "write", ""] = "") -> Guard:
@@ -82,10 +82,10 @@ class Guard:
             dialect: sqlite, postgres, mysql, tsql … Default: the statement must be harmless in all of them.
             mode: ``read`` allows only reading, even if ``write:db`` is granted.
         """
-        return cls("sql", _given(dialect=dialect, mode=mode))
+        return cls("sql", _without_empty(dialect=dialect, mode=mode))
 
     def get(self, option: str, default: Any = "") -> Any:
-        """One option, or `default`."""
+        """The value of an option, or `default`."""
         return next((value for name, value in self.options if name == option), default)
 
     @property
@@ -94,20 +94,20 @@ class Guard:
         return {"guard": self.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in self.options}}
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        """How pydantic writes an annotation with this mark."""
+        """Add the mark to the JSON Schema of an annotation, for pydantic."""
         return {**handler(core), MARK: self.mark}
 
 
 def guard_of(schema: Mapping[str, Any]) -> Guard | None:
     """The mark of one (sub)schema; it takes precedence over a `format`. In an invalid mark, the valid options apply."""
-    own = schema.get(MARK)
-    kind = own.get("guard") if isinstance(own, Mapping) else None
+    mark = schema.get(MARK)
+    kind = mark.get("guard") if isinstance(mark, Mapping) else None
     if kind == NO_GUARD:
         return None
-    if isinstance(own, Mapping) and kind in ("path", "url", "sql"):
+    if isinstance(mark, Mapping) and kind in ("path", "url", "sql"):
         known = _OPTIONS[kind]
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in own.items() if k in known}
-        return Guard(kind, _given(**options))
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in mark.items() if k in known}
+        return Guard(kind, _without_empty(**options))
     form = schema.get("format")
     if not isinstance(form, str) or (by_format := _FORMATS.get(form)) is None:
         return None
@@ -119,14 +119,14 @@ def mark_flaws(mark: Any) -> list[tuple[str, str, str]]:
     if not isinstance(mark, Mapping):
         return [("", "`x-tavern` is an object", "write x-tavern: {guard: path}")]
     if "guard" not in mark:
-        strange = [key for key in mark if key != "secret"]
+        unknown = [key for key in mark if key != "secret"]
         return [
             (
                 str(key),
                 f"unknown option {key!r:.60}",
                 did_you_mean(str(key), ("guard", "secret")) or "a mark has guard, secret",
             )
-            for key in strange
+            for key in unknown
         ]
     kind = mark["guard"]
     if not isinstance(kind, str) or kind not in _OPTIONS:
@@ -150,5 +150,5 @@ def mark_flaws(mark: Any) -> list[tuple[str, str, str]]:
     return flaws
 
 
-def _given(**options: Any) -> tuple[tuple[str, Any], ...]:
+def _without_empty(**options: Any) -> tuple[tuple[str, Any], ...]:
     return tuple((name, value) for name, value in options.items() if value not in ("", ()))

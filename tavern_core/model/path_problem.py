@@ -1,4 +1,4 @@
-"""What is wrong at a path of a document that was read, and the finding that it is in the document's file."""
+"""A problem at a path of a document, and the finding that it is in the document's file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Path = tuple[str | int, ...]
 Mark = tuple[int, int]
 """Line and column, from 1."""
 MOST_FINDINGS: Final = 50
-"""In one document."""
+"""The maximum for one document."""
 SMALLER: Final = "make it smaller: large data belong in files of their own"
 FLATTER: Final = "write it flatter"
 _QUOTED: Final = re.compile(r'in quotes: (?:[\w.]+: )?"([^"]*)"$')
@@ -31,14 +31,14 @@ class Located(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PathProblem(Problem):
-    """One thing wrong at a path of a document."""
+    """A problem at a path of a document."""
 
     path: Path
     message: str
     hint: str = ""
     severity: Severity = "error"
     at_key: bool = False
-    """The key is what is wrong, not its value; one that does not fit a model is unknown."""
+    """The key is wrong, not its value; a key that does not fit a model is unknown."""
     is_missing: bool = False
     """The path names a key that must be there."""
     allowed: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class PathProblem(Problem):
         return f"{self.place}: {self.message}" if self.path else self.message
 
     def below(self, path: Path) -> PathProblem:
-        """The same, where the document is at `path` of another one."""
+        """The same problem, if the document is at `path` of another one."""
         return replace(self, path=(*path, *self.path))
 
     def finding(self, code: str, document: Located) -> Finding:
@@ -64,7 +64,7 @@ class PathProblem(Problem):
 
 
 def _as_written(document: Located, hint: str, path: Path) -> str:
-    """`hint` with what the file holds in place of the number that was read: ``1.10`` is read as 1.1, and is to be quoted as it is."""
+    """`hint` with the spelling of the file in place of the parsed number: ``1.10`` is read as 1.1."""
     quoted, where = _QUOTED.search(hint), document.locate(path)
     if quoted is None or not where.line or not where.column:
         return hint

@@ -15,7 +15,7 @@ from tavern_core.model.naming_rules import camel
 
 
 def json_digest(value: Any, *, is_compact: bool = False) -> str:
-    """The SHA-256, in hex, of plain data, the same for every order of its keys. What is not JSON counts as its text.
+    """The SHA-256, in hex, of plain data, the same for every order of its keys. Other values count as their text.
 
     Args:
         is_compact: no blanks between the parts. Stored digests were made in both forms.

@@ -1,4 +1,4 @@
-"""What the host knows about one plugin, and its diagnostics."""
+"""The status of a plugin in a host, and the diagnostics that the host reports."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RestingHook:
 
 @dataclass(frozen=True, slots=True)
 class PluginStatus:
-    """One row of `tavern.plugins`."""
+    """A row of `tavern.plugins`."""
 
     name: str
     state: PluginState
@@ -93,7 +93,7 @@ class PluginStatus:
     distribution: str = ""
     """Name of the pip package, if there is one."""
     location: str = ""
-    """Where it is, for the operator; never shown to callers or the browser."""
+    """Its location, for the operator; never shown to callers or the browser."""
     findings: tuple[Finding, ...] = ()
     error_code: str = ""
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -111,12 +111,12 @@ class PluginStatus:
 
     @property
     def tier(self) -> Literal["host", "process"]:
-        """Where its code runs: in the host's own process, or confined in a process of its own."""
+        """The process in which its code runs: that of the host, or a confined one of its own."""
         return "process" if self.isolated else "host"
 
     @property
     def missing(self) -> frozenset[str]:
-        """What is requested and not granted."""
+        """The permissions that are requested and not granted."""
         return self.requested - self.granted
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What pydantic refuses, in plain words: path inside the document, message, repair.
+"""Errors of pydantic in plain words: path inside the document, message, repair.
 
 pydantic speaks of classes and union branches (`tools.tuple[ToolDefinition, ...].0.timeout`); people wrote a document. So
 each error's `loc` is walked along the data: what is not in the data is a branch of a union, and of several branches only
@@ -118,15 +118,15 @@ def _walk(details: ErrorDetails, data: Any) -> tuple[Path, tuple[str, ...]]:
     """The part of `loc` that is in the document, and the union branches that are not."""
     path: list[str | int] = []
     tags: list[str] = []
-    here = data
+    current = data
     last = len(details["loc"]) - 1
     for index, part in enumerate(details["loc"]):
-        if _holds(here, part):
-            here = here[part]
+        if _holds(current, part):
+            current = current[part]
         elif index == last and details["type"] == "missing":
-            here = None
+            current = None
         else:
-            if not (part == "[key]" or (isinstance(here, str) and part == "name")):
+            if not (part == "[key]" or (isinstance(current, str) and part == "name")):
                 tags.append(str(part))
             continue
         path.append(part)
@@ -141,13 +141,13 @@ def _holds(value: Any, part: str | int) -> bool:
 
 
 def _at(data: Any, path: Path) -> Any:
-    here: Any = data
+    current: Any = data
     for part in path:
         try:
-            here = here[part]
+            current = current[part]
         except (KeyError, IndexError, TypeError):
             return None
-    return here
+    return current
 
 
 def _is_of_key(details: ErrorDetails) -> bool:
@@ -178,8 +178,8 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
         key = str(path[-1]) if path else ""
         known = known_keys(model, path[:-1])  # of all forms that are allowed here: `key` may belong to another one
         hint = "" if key in known else known_instead(key, known)
-        if (same := _OTHER_NAMES.get(key)) in known:
-            hint = f"write {same}"
+        if (other_name := _OTHER_NAMES.get(key)) in known:
+            hint = f"write {other_name}"
         if "securityContext" in known and (meant := _IN_CONTEXT.get(key)) is not None:
             hint = f"write `securityContext: {{{meant}: …}}`"
         return PathProblem(path, f"unknown key {key!r:.80}", hint, at_key=True)
@@ -197,8 +197,8 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
         message = f"{got(value)} is not a plugin name: use words of a-z and 0-9 joined by '-'"
         return PathProblem(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
-    if kind == "string_pattern_mismatch" and re.match(context["pattern"], small := str(value)[:64].lower()):
-        return PathProblem(path, f"{got(value)} must be in lower case", f"write {small}")
+    if kind == "string_pattern_mismatch" and re.match(context["pattern"], lowered := str(value)[:64].lower()):
+        return PathProblem(path, f"{got(value)} must be in lower case", f"write {lowered}")
     return PathProblem(path, _bound(kind, context, value) or details["msg"], "")
 
 

@@ -1,4 +1,4 @@
-"""What a tool asks its caller while it runs: a form to fill in, a completion of the caller's model, the caller's folders."""
+"""Questions of a running tool to its caller: a form to fill in, a completion of the caller's model, the caller's folders."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ QUESTION_KINDS: Final[tuple[QuestionKind, ...]] = get_args(QuestionKind)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question of a running call. Made by `Question.form`, `Question.completion` and `Question.roots`."""
+    """A question of a running call. Made by `Question.form`, `Question.completion` and `Question.roots`."""
 
     kind: QuestionKind
     prompt: str = ""
-    """What a person reads."""
+    """The text for a person."""
     schema: Mapping[str, Any] = field(default_factory=dict)
     """JSON Schema of the answer to a form; empty: anything."""
     request: Mapping[str, Any] = field(default_factory=dict)
-    """What the caller's model is asked: `messages`, `maxTokens`, `systemPrompt`."""
+    """The request to the caller's model: `messages`, `maxTokens`, `systemPrompt`."""
 
     @classmethod
     def form(cls, prompt: str, schema: Mapping[str, Any]) -> Question:
@@ -83,30 +83,30 @@ _BYTES: Final = ("data", "mimeType")
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {"text": ("text",), "image": _BYTES, "audio": _BYTES}
 
 
-def _messages(given: object) -> list[dict[str, Any]]:
+def _messages(messages: object) -> list[dict[str, Any]]:
     """The messages of a completion, with content blocks in the place of texts."""
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    if not isinstance(given, list):
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if not isinstance(messages, list):
         raise UsageError("a completion is asked with a text or a list of messages", hint=_MESSAGE_HINT)
-    return [_message(message, f"message {number}") for number, message in enumerate(given, 1)]
+    return [_message(message, f"message {number}") for number, message in enumerate(messages, 1)]
 
 
-def _message(given: object, place: str) -> dict[str, Any]:
-    if not isinstance(given, Mapping) or given.get("role") not in _ROLES:
+def _message(message: object, place: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
         raise UsageError(f"{place} of a completion has no role: one of {', '.join(_ROLES)}", hint=_MESSAGE_HINT)
-    content = given.get("content")
+    content = message.get("content")
     if isinstance(content, str):
         content = {"type": "text", "text": content}
     if not all(map(_is_block, content if isinstance(content, list) else [content])):
         raise UsageError(f"the content of {place} of a completion is neither text nor a block", hint=_MESSAGE_HINT)
-    return {**given, "content": content}
+    return {**message, "content": content}
 
 
-def _is_block(given: object) -> bool:
-    if not isinstance(given, Mapping) or not isinstance(kind := given.get("type"), str):
+def _is_block(block: object) -> bool:
+    if not isinstance(block, Mapping) or not isinstance(kind := block.get("type"), str):
         return False
-    return all(isinstance(given.get(key), str) for key in _PARTS.get(kind, ()))
+    return all(isinstance(block.get(key), str) for key in _PARTS.get(kind, ()))
 
 
 def prompt_and_schema(
@@ -117,10 +117,10 @@ def prompt_and_schema(
     Raises:
         UsageError: one of them is missing, given twice or of another type (USAGE).
     """
-    whole = (*given, *(one for one in (prompt, schema) if one is not None))
-    texts = [one for one in whole if isinstance(one, str)]
-    schemas = [one for one in whole if isinstance(one, Mapping)]
-    if len(schemas) != 1 or len(texts) > 1 or len(whole) > len(texts) + 1:
+    arguments = (*given, *(argument for argument in (prompt, schema) if argument is not None))
+    texts = [argument for argument in arguments if isinstance(argument, str)]
+    schemas = [argument for argument in arguments if isinstance(argument, Mapping)]
+    if len(schemas) != 1 or len(texts) > 1 or len(arguments) > len(texts) + 1:
         raise UsageError(
             "a question is a prompt and a JSON Schema of its answer",
             hint='await ctx.ask("How many?", {"type": "object", "properties": {"count": {"type": "integer"}}})',

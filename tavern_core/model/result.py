@@ -49,7 +49,7 @@ def iso_utc(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What happened, for verification (seed 004 §4.3)."""
+    """A fact about a call, for verification (seed 004 §4.3)."""
 
     type: Literal["tool", "file", "url", "text", "metric"]
     ref: str
@@ -194,9 +194,9 @@ Rest = tuple[
     "Mapping[str, Any] | None",
     Any,
 ]
-"""What most results have nothing of: status, job, content, evidence, meta, raw."""
+"""The fields that most results leave empty: status, job, content, evidence, meta, raw."""
 NO_REST: Rest = ("ok", None, (), (), None, None)
-"""Of a result that is nothing but a value."""
+"""The rest of a result that is only a value."""
 
 
 class _Fields:
@@ -220,7 +220,7 @@ class ToolResult(_Fields):
         ok: True if the call succeeded.
         value: the structured answer.
         content: blocks for a model to read, MCP style: ``({"type": "text", "text": "..."},)``.
-        evidence: what happened; the pipeline adds one of type ``tool`` for the call itself.
+        evidence: facts about the call; the pipeline adds one of type ``tool`` for the call itself.
         error: why it failed. Both may be mappings, with the names of Python or of JSON.
         status: ok, error, input_required or job.
         job: id of the background job.
@@ -305,15 +305,15 @@ class ToolResult(_Fields):
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """What happened: the call itself first, then what the tool added."""
+        """Facts about the call: first that of the call itself, then those that the tool added."""
         if self._trace is None:
             return self._evidence
         tool, _, started, seconds, _ = self._trace
-        how = "ok" if self.ok else (self.error.kind if self.error else "error")
+        outcome = "ok" if self.ok else (self.error.kind if self.error else "error")
         ms = seconds * 1000
-        summary = f"{tool} {how} in {ms:.3g} ms" if ms < 999.5 else f"{tool} {how} in {ms:,.0f} ms"
-        own = Evidence("tool", f"{tool}#{self.call_id}", summary, started + seconds)
-        return (own, *self._evidence)
+        summary = f"{tool} {outcome} in {ms:.3g} ms" if ms < 999.5 else f"{tool} {outcome} in {ms:,.0f} ms"
+        of_call = Evidence("tool", f"{tool}#{self.call_id}", summary, started + seconds)
+        return (of_call, *self._evidence)
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -454,7 +454,7 @@ def _as_text(value: Any) -> str:
 
 
 def check_result(result: ToolResult) -> None:
-    """Raises OutputInvalid: a result that a tool made cannot stand for its call (OUTPUT_SCHEMA_INVALID)."""
+    """Raise OutputInvalid if a result that a tool made cannot stand for its call (OUTPUT_SCHEMA_INVALID)."""
     if why := contradiction(result):
         raise OutputInvalid(
             f"the tool answered a ToolResult that contradicts itself: {why}",
@@ -484,6 +484,6 @@ def contradiction(result: ToolResult) -> str:
     for item in result._evidence:
         if not isinstance(item, Evidence):
             return f"one of the evidence is {printed(item):.80}, not Evidence"
-        if not isinstance(when := item.created, int | float) or not 0 <= when < _LATEST:
-            return f"created of the evidence is {printed(when):.80}, no time"
+        if not isinstance(created := item.created, int | float) or not 0 <= created < _LATEST:
+            return f"created of the evidence is {printed(created):.80}, no time"
     return ""

@@ -1,4 +1,4 @@
-"""What happens in a run of a workflow: states, events, the error of a node, the outcome."""
+"""A run of a workflow: states, events, the error of a node, the outcome."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """One thing that happened in a run."""
+    """An event in a run."""
 
     seq: int
     """Counts from 1 without gaps; a subscriber that missed events continues from here."""

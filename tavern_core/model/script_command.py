@@ -26,7 +26,7 @@ def _flags(runner: str) -> re.Pattern[str]:
 
 
 def words_before_file(argv: Sequence[str]) -> tuple[int, str, str]:
-    """How many words of a command come before its file; what is wrong with them, and the repair ("": nothing).
+    """(number of words of a command before its file, problem with them, its repair); the texts are empty if there is no problem.
 
     Args:
         argv: at least one word.

@@ -1,4 +1,4 @@
-"""One setting that a plugin or a tool offers: `configOptions` (seed 000 §17.1) and `configSchema` (§6.3)."""
+"""A setting that a plugin or a tool offers: `configOptions` (seed 000 §17.1) and `configSchema` (§6.3)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SettingType = Literal[
 
 
 class SettingOption(FilePart):
-    """One choice of a `select` or `button-group`."""
+    """A choice of a `select` or `button-group`."""
 
     value: StrictStr | StrictBool | StrictInt | StrictFloat
     label: Line = ""
 
 
 class SettingItem(FilePart):
-    """One setting. In a manifest `key` is ``extensions.{plugin}.{option}``; in a tool file it is the bare option name."""
+    """A setting. In a manifest `key` is ``extensions.{plugin}.{option}``; in a tool file it is the bare option name."""
 
     key: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
     type: SettingType
@@ -47,7 +47,7 @@ class SettingItem(FilePart):
     rows: StrictInt | None = None
     """Height of a `textarea`."""
     action: str = ""
-    """What an `action-button` makes the host do; it holds no value."""
+    """The action of an `action-button`, which holds no value."""
 
     @property
     def holds_value(self) -> bool:

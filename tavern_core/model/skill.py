@@ -21,7 +21,7 @@ SCRIPTS: Final = "scripts"
 RUN: Final = ".run"
 """Behind the id of a skill's tool: the tool that runs its programs."""
 WHOLE: Final = "take such links, or files, out of its folder"
-"""How a skill can be trusted that could not be read whole."""
+"""The repair for a skill that cannot be trusted because it could not be read completely."""
 SkillState = Literal["ready", "untrusted", "shadowed", "off", "failed"]
 Origin = Literal["project", "user", "plugin"]
 _FENCE: Final = "---"
@@ -42,7 +42,7 @@ def split_skill(text: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One skill as it is listed."""
+    """A skill, as lists show it."""
 
     name: str
     description: str
@@ -51,7 +51,7 @@ class Skill:
     ``off``: its plugin is not in use; ``failed``: its SKILL.md cannot be used, or its folder cannot be trusted."""
     origin: Origin
     plugin: str
-    """What grants and the lock file call it; for a skill of a plugin: that plugin."""
+    """Its name in grants and in the lock file; for a skill of a plugin: that plugin."""
     reason: str = ""
     """Why it is not ready, and what to do."""
     tool: str = ""
@@ -63,7 +63,7 @@ class Skill:
     files: tuple[str, ...] = ()
     """Its other files; empty in lists."""
     findings: tuple[Finding, ...] = ()
-    """What is wrong with its SKILL.md; only an error keeps it from being used."""
+    """The problems of its SKILL.md; only an error keeps it from being used."""
 
     def to_json(self) -> dict[str, Any]:
         return {

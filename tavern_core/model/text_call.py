@@ -14,7 +14,7 @@ OnError = Literal["stop", "continue"]
 
 @dataclass(frozen=True, slots=True)
 class TamCall:
-    """One call, ready for the pipeline.
+    """A call that is ready for the pipeline.
 
     Args:
         index: number of its step; 1 for a single call.
@@ -37,7 +37,7 @@ class TamCall:
 
 @dataclass(frozen=True, slots=True)
 class TextProblem(Problem):
-    """One problem of one block.
+    """A problem of a block.
 
     Args:
         severity: an `error` invalidates all calls of the block; a `warning` does not.
@@ -81,7 +81,7 @@ class TextProblem(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a text and its result."""
+    """A call of a text and its result."""
 
     call: TamCall
     result: ToolResult | None = None

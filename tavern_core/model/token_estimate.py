@@ -1,4 +1,4 @@
-"""How many tokens a text has, roughly: no tokenizer of a vendor, and the same figure everywhere."""
+"""A rough estimate of the tokens of a text, without a vendor's tokenizer: it is the same everywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 _WIDE: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
 _CHARACTERS: Final = 4
-"""Of a token in Latin scripts; a CJK character is about one token."""
+"""Characters of a token in Latin scripts; a CJK character is about one token."""
 
 
 def tokens_of(text: str) -> int:

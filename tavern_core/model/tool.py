@@ -35,7 +35,7 @@ class CostHints:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One sample call, for the manual and for search."""
+    """A sample call, for the manual and for search."""
 
     arguments: Mapping[str, Any]
     description: str = ""
@@ -68,7 +68,7 @@ class ToolSpec:
     endpoint: str | None = None
     resource_id: str | None = None
     impl: Any = field(default=None, compare=False)
-    """What the executor runs, for tools in memory (a function, an object)."""
+    """The function or object that the executor runs, for tools in memory."""
 
     display_name: str = ""
     plugin: str = ""
@@ -142,9 +142,11 @@ class ToolSpec:
     @property
     def forwards_key(self) -> bool:
         """True if the idempotency key of a call goes on to the system behind the tool, which makes the call once."""
-        given = self.implementation
-        declared = self.calls_endpoint and (given.get("idempotencyHeader") or given.get("idempotencyField"))
-        return given.get("forwardsKey") is True or bool(declared)
+        implementation = self.implementation
+        declared = self.calls_endpoint and (
+            implementation.get("idempotencyHeader") or implementation.get("idempotencyField")
+        )
+        return implementation.get("forwardsKey") is True or bool(declared)
 
     @property
     def finds_by_key(self) -> bool:

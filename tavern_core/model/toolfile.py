@@ -16,7 +16,7 @@ from tavern_core.model.tool_limits_file_model import WrittenLimits
 
 
 class Implementation(FilePart):
-    """How the tool runs. `type` selects the executor, which reads the other keys.
+    """The implementation of a tool. `type` selects the executor, which reads the other keys.
 
     Extra keys are allowed, because executors of plugins have their own keys; the executor refuses unknown ones.
     """
@@ -33,7 +33,7 @@ class Implementation(FilePart):
     """Names of host environment variables that the script may read."""
     cwd: str | None = None
     outputs: tuple[str, ...] = ()
-    """Names of the files that the script leaves in `TAVERN_OUTPUT`, as in ``*.png``; empty: whatever it leaves is kept."""
+    """Names of the files that the script leaves in `TAVERN_OUTPUT`, as in ``*.png``; empty: all files are kept."""
     # service
     service: str | None = None
     method: str | None = None
@@ -67,7 +67,7 @@ class ToolExample(FilePart):
 
 
 class ToolDefinition(FilePart):
-    """One tool as data. Only `id` and an implementation are needed; a script or service needs `parameters` too."""
+    """A tool as data. Only `id` and an implementation are needed; a script or service needs `parameters` too."""
 
     id: Annotated[str, Field(min_length=1, max_length=160)]
     display_name: Line = ""
@@ -95,5 +95,5 @@ class ToolDefinition(FilePart):
 
 
 def workflow_file_names(written: str) -> tuple[str, ...]:
-    """Where the file of ``workflowId: written`` may be, relative to plugin.yaml; the first that exists counts."""
+    """The possible paths of the file of ``workflowId: written``, relative to plugin.yaml; the first that exists counts."""
     return (written,) if written.endswith(".json") else (f"{written}.json", f"workflows/{written}.json")

@@ -42,7 +42,7 @@ _ENDING: Final = ".,;:!?)]}>'\"*_~。，；：！？）】》」"
 
 
 def stricter(one: AfterUntrusted, other: AfterUntrusted) -> AfterUntrusted:
-    """What two sides allow together."""
+    """The stricter of two values."""
     return max(one, other, key=STRICTNESS.__getitem__)
 
 
@@ -64,7 +64,9 @@ CHANGES_WORKFLOWS: Final = "service:write:workflowManager"
 
 
 def effect_of(spec: ToolSpec, requested: Collection[str] = ()) -> Effect:
-    """What a call of a tool does outside, as far as its definition says. Who may change workflows writes, unless the tool only reads.
+    """The effect of a tool's call outside, according to its definition.
+
+    A tool that may change workflows writes, unless it only reads.
 
     `read_only` is believed of requests to the network and of programs, where writing has no capability of its own, and of
     capabilities that plugins have named; never of tools that may write or destroy. A tool of an upstream does anything,
@@ -72,21 +74,21 @@ def effect_of(spec: ToolSpec, requested: Collection[str] = ()) -> Effect:
     """
     if spec.destructive:
         return "destroys"
-    own = effect_with(spec.capabilities, read_only=spec.read_only)
-    if not own and not spec.read_only and CHANGES_WORKFLOWS in requested:
+    effect = effect_with(spec.capabilities, read_only=spec.read_only)
+    if not effect and not spec.read_only and CHANGES_WORKFLOWS in requested:
         return "writes"
-    return own if own in ("destroys", "writes") or not spec.described_by or spec.read_only else "unknown"
+    return effect if effect in ("destroys", "writes") or not spec.described_by or spec.read_only else "unknown"
 
 
 def effect_with(capabilities: Collection[str], *, read_only: bool = False) -> Effect:
-    """What something with these capabilities does; see `effect_of`.
+    """The effect that these capabilities allow; see `effect_of`.
 
     The table of capabilities says what each allows. One that is not in it allows to write, unless `read_only`.
     """
     effects = {describe(name).effect for name in capabilities}
     if read_only:
-        sure = (name for name in capabilities if name in CAPABILITIES or is_dangerous(name))
-        effects = {describe(name).effect for name in sure} - _BELIEVED
+        known_names = (name for name in capabilities if name in CAPABILITIES or is_dangerous(name))
+        effects = {describe(name).effect for name in known_names} - _BELIEVED
     return next((effect for effect in _WORST_FIRST if effect in effects), "")
 
 
@@ -103,8 +105,8 @@ def addresses_in(text: str) -> Iterator[str]:
     """
     for pattern in (_ADDRESS, _BARE):
         for match in pattern.finditer(text):
-            whole = match.group()
-            yield from {spelling_of(form) for form in (whole, whole.rstrip(_ENDING), _BRACKETS.split(whole)[0])}
+            address = match.group()
+            yield from {spelling_of(form) for form in (address, address.rstrip(_ENDING), _BRACKETS.split(address)[0])}
 
 
 def links_in(text: str) -> Iterator[tuple[str, ...]]:
@@ -124,15 +126,15 @@ def spelling_of(address: str) -> str:
 
 def texts_in(value: Any) -> Iterator[str]:
     """Every text in a JSON value, keys included."""
-    left = [value]
-    while left:
-        part = left.pop()
+    pending = [value]
+    while pending:
+        part = pending.pop()
         if isinstance(part, str):
             yield part
         elif isinstance(part, Mapping):
-            left += [*part.keys(), *part.values()]
+            pending += [*part.keys(), *part.values()]
         elif isinstance(part, list | tuple):
-            left += part
+            pending += part
 
 
 def sources_in(mark: object) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ def sources_in(mark: object) -> tuple[str, ...]:
 
 
 class ContentRead:
-    """What was read under one context; safe for threads.
+    """The untrusted content that was read under one context; safe for threads.
 
     Addresses are kept as digests, because this is stored with jobs and runs and an address may hold a secret.
     """
@@ -165,7 +167,7 @@ class ContentRead:
         return bool(self._sources or self._addresses)
 
     def add(self, sources: Iterable[str], at: float) -> None:
-        """Untrusted content was read.
+        """Record that untrusted content was read.
 
         Args:
             at: seconds since the epoch, UTC.
@@ -175,17 +177,17 @@ class ContentRead:
                 self._sources.setdefault(source, at)
 
     def trust(self, *values: Any) -> None:
-        """Addresses in these texts may be read without approval: of the task, of prompts, of content that was read."""
+        """Let addresses in these texts be read without approval: texts of the task, of prompts, of content that was read."""
         self.learn(values, ())
 
     def learn(self, values: Iterable[Any], without: Collection[str]) -> None:
-        """The same, for texts that may repeat addresses which are to stay unknown."""
-        left = _MOST_TEXT
+        """As `trust`, except for the addresses in `without`, which stay unknown."""
+        remaining = _MOST_TEXT
         for text in texts_in(list(values)):
-            for address in islice(addresses_in(text[:left]), _MOST_ADDRESSES):
+            for address in islice(addresses_in(text[:remaining]), _MOST_ADDRESSES):
                 if address not in without:
                     self._know(_digest(address))
-            if (left := left - len(text)) <= 0:
+            if (remaining := remaining - len(text)) <= 0:
                 return
 
     def _know(self, digest: str) -> None:
@@ -195,7 +197,7 @@ class ContentRead:
             self._addresses.pop(next(iter(self._addresses)), None)
 
     def take_over(self, other: ContentRead) -> None:
-        """What was read under another context counts here, too."""
+        """Add everything that was read under another context."""
         for source, at in other._sources.items():
             self.add((source,), at)
         for digest in other._addresses:
@@ -211,8 +213,8 @@ class ContentRead:
     @classmethod
     def from_json(cls, data: object) -> ContentRead:
         """The inverse of `to_json`. Raises UsageError: it is something else (USAGE)."""
-        known = data if isinstance(data, Mapping) else {}
-        sources, addresses = known.get("sources", {}), known.get("addresses", [])
+        members = data if isinstance(data, Mapping) else {}
+        sources, addresses = members.get("sources", {}), members.get("addresses", [])
         fits = (
             isinstance(data, Mapping)
             and isinstance(sources, Mapping)

@@ -131,7 +131,7 @@ _Headers = dict[Annotated[str, AfterValidator(_header_name)], Any]
 
 
 class Credentials(FilePart):
-    """What differs for the calls of one caller; see `UpstreamConfig`."""
+    """Settings, headers and variables for the calls of one caller; see `UpstreamConfig`."""
 
     environment: _Variables = Field(default_factory=dict)
     headers: _Headers = Field(default_factory=dict)
@@ -139,7 +139,7 @@ class Credentials(FilePart):
 
 
 class UpstreamConfig(FilePart):
-    """One entry of `upstreams:`."""
+    """An entry of `upstreams:`."""
 
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
     url: Annotated[str, AfterValidator(_origin_url)] | None = None
@@ -162,7 +162,7 @@ class UpstreamConfig(FilePart):
     credentials: dict[Annotated[str, AfterValidator(_caller)], Credentials] = Field(default_factory=dict)
     """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables for its calls."""
     permissions: tuple[CapabilityRequest, ...] = ()
-    """What the command may do in its sandbox."""
+    """The permissions of the command in its sandbox."""
     trusted: bool = False
     """Run the command outside of the sandbox, with the rights of the host."""
     allow: tuple[str, ...] | None = None
@@ -213,14 +213,14 @@ class UpstreamConfig(FilePart):
         return self
 
     def _refuse_useless(self, target: str) -> None:
-        """Raises what `refused` makes: the entry says something that has no effect on what it names."""
+        """Raise the error of `refused` if a key of the entry has no effect on its target."""
         for attribute, (key, needed, hint) in _NEEDS.items():
             if needed == target:
                 continue
             if getattr(self, attribute):
                 raise refused(f"`{key}` has no effect without `{needed}`", hint, key)
-            for caller, own in self.credentials.items():
-                if getattr(own, attribute, None):
+            for caller, credentials in self.credentials.items():
+                if getattr(credentials, attribute, None):
                     raise refused(f"`{key}` of {caller} has no effect without `{needed}`", hint, "credentials")
 
     @property
@@ -245,13 +245,15 @@ class UpstreamConfig(FilePart):
         return Permissions(capabilities=tuple(self._requests()))
 
     def capabilities(self, requested: Iterable[str]) -> frozenset[str]:
-        """What its tools may do to the world, and so what their callers need: not the start of its own program, nor its secrets.
+        """The capabilities of its tools, which their callers need: without the start of its own program, and its secrets.
 
         Args:
             requested: names of the capabilities that it requests.
         """
-        own = {"process:spawn"} if self.command and all(p.name != "process:spawn" for p in self.permissions) else set()
-        return frozenset(name for name in requested if name not in own and not name.startswith("secrets:"))
+        own_start = (
+            {"process:spawn"} if self.command and all(p.name != "process:spawn" for p in self.permissions) else set()
+        )
+        return frozenset(name for name in requested if name not in own_start and not name.startswith("secrets:"))
 
     def _requests(self) -> Iterator[CapabilityRequest]:
         if self.url is not None:
@@ -282,10 +284,10 @@ class UpstreamConfig(FilePart):
 def endpoint_config(kind: str, endpoint: str, implementation: Mapping[str, Any]) -> UpstreamConfig:
     """The upstream that a tool with an `endpoint` has for itself.
 
-    Only what cannot refer to a secret is read: such a tool may come from a plugin.
+    Only keys that cannot refer to a secret are read: such a tool may come from a plugin.
 
     Raises:
-        ValidationError: the address, or what `implementation` says of idempotency keys, is wrong.
+        ValidationError: the address, or a key of `implementation` about idempotency keys, is wrong.
     """
     field = implementation.get("idempotencyField")
     return UpstreamConfig(
@@ -297,7 +299,7 @@ def endpoint_config(kind: str, endpoint: str, implementation: Mapping[str, Any])
 
 
 def entry_of(target: str) -> str:
-    """A command line or name as an entry of a scope of names; what cannot be part of one, by its hash."""
+    """A command line or name as an entry of a scope of names; its hash if it cannot be part of one."""
     if len(target) <= _LONGEST_ENTRY and target.isprintable() and "*" not in target:
         return target
     return f"sha256:{hashlib.sha256(target.encode('utf-8', 'surrogatepass')).hexdigest()}"

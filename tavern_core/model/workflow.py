@@ -33,12 +33,12 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
-def _whole(value: Any) -> Any:
+def _integral(value: Any) -> Any:
     """JSON has one kind of number: 1.0 is an integer like 1."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
-Whole = Annotated[StrictInt, BeforeValidator(_whole)]
+Whole = Annotated[StrictInt, BeforeValidator(_integral)]
 
 
 def _instead_of_null(empty: Any) -> BeforeValidator:
@@ -48,7 +48,7 @@ def _instead_of_null(empty: Any) -> BeforeValidator:
 
 _NO_TEXT: Final = _instead_of_null("")
 _NO_ITEMS: Final = _instead_of_null(())
-_NO_MEMBERS: Final = _instead_of_null({})  # pydantic makes a dict of its own of it
+_NO_MEMBERS: Final = _instead_of_null({})  # pydantic copies it
 
 
 class _Part(BaseModel):
@@ -56,7 +56,7 @@ class _Part(BaseModel):
 
 
 class Retry(_Part):
-    """How often a failed node is retried, and with which backoff."""
+    """The retries of a failed node, and their backoff."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +90,7 @@ class NodeExec(_Part):
 
 
 class WorkflowNode(_Part):
-    """One node of a workflow."""
+    """A node of a workflow."""
 
     id: Id
     type: Id
@@ -107,7 +107,7 @@ class WorkflowNode(_Part):
 
 
 class WorkflowEdge(_Part):
-    """One edge. Handles of multi inputs may be written ``key__N``."""
+    """An edge. Handles of multi inputs may be written ``key__N``."""
 
     id: Id
     source: Id
@@ -117,7 +117,7 @@ class WorkflowEdge(_Part):
 
 
 class InterfaceSlot(_Part):
-    """One input or output of the workflow as a whole; `description` and `customDescription` are both accepted."""
+    """An input or output of the workflow as a whole; `description` and `customDescription` are both accepted."""
 
     key: Annotated[str, _NO_TEXT] = ""
     display_name: Annotated[str, _NO_TEXT] = ""
