@@ -45,7 +45,7 @@ class LazyAdapter:
         return await self._adapter.connect(upstream)
 
     async def log_in(self, upstream: Upstream, show: Callable[[str], None]) -> None:
-        """See `contract.adapters.LogsIn`; nothing to do for kinds that know no such thing."""
+        """See `contract.adapters.LogsIn`; does nothing for kinds without a login."""
         if isinstance(adapter := self._adapter, LogsIn):
             await adapter.log_in(upstream, show)
 

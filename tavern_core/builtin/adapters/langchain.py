@@ -6,7 +6,7 @@
         package: langchain-tavily                          a distribution whose code the operator trusts
         settings: {objects: ["langchain_tavily:TavilySearch"]}      default: the tools on the package's top level
 
-What such a tool is, and how it is called: `contract/langchain_tools.py`.
+`contract/langchain_tools.py` recognizes such tools and calls them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LangChain:
 
     async def connect(self, upstream: Upstream) -> LangChainTools:
         """Import the package and look for tools; in a thread, because it may take seconds."""
-        return await asyncio.to_thread(_scanned, upstream.package, upstream.settings.get("objects"))
+        return await asyncio.to_thread(_scan, upstream.package, upstream.settings.get("objects"))
 
 
 class LangChainTools(InstalledTools):
@@ -57,23 +57,23 @@ class LangChainTools(InstalledTools):
     def __init__(self, package: str, tools: Mapping[str, Any], listing: Listing) -> None:
         super().__init__(package, tools, listing)
         self._runners: dict[str, tuple[Callable[[str, Mapping[str, Any]], Any], bool]] = {}
-        """Tool → what calls it, and whether that is async."""
+        """Tool → the function that calls it, and whether that is async."""
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
-        if (known := self._runners.get(tool.name)) is None:
+        if (entry := self._runners.get(tool.name)) is None:
             thing = self._tools.get(tool.name)
             if thing is None:
                 raise self.gone(tool.name)
             run = runner(thing)
-            known = self._runners[tool.name] = run, inspect.iscoroutinefunction(run)
-        run, is_async = known
+            entry = self._runners[tool.name] = run, inspect.iscoroutinefunction(run)
+        run, is_async = entry
         if is_async:
             return await run(call.call.id, arguments)
         return await call.in_thread(run, call.call.id, arguments)
 
 
-def _scanned(package: str, objects: Iterable[str] | None) -> LangChainTools:
-    """The tools of a package. It runs in a thread, which no Ctrl-C reaches: what is raised here is the package's own.
+def _scan(package: str, objects: Iterable[str] | None) -> LangChainTools:
+    """Find the tools of a package. It runs in a thread, which no Ctrl-C reaches: all exceptions are the package's own.
 
     Raises:
         UpstreamError: the package or all of the objects are not there, or their import failed (UPSTREAM_ERROR).
@@ -81,7 +81,7 @@ def _scanned(package: str, objects: Iterable[str] | None) -> LangChainTools:
     tools: dict[str, Any] = {}
     found: list[UpstreamTool] = []
     left_out: dict[str, str] = {}
-    for place, thing in islice(_found(package, objects, left_out), MAX_TOOLS):
+    for place, thing in islice(_find(package, objects, left_out), MAX_TOOLS):
         try:
             name = str(thing.name)
             described = UpstreamTool(name, str(thing.description or ""), schema_of(thing))
@@ -103,88 +103,88 @@ def _scanned(package: str, objects: Iterable[str] | None) -> LangChainTools:
     return LangChainTools(package, tools, Listing(found, left_out=left_out, version=_version(package)))
 
 
-def _found(package: str, objects: Iterable[str] | None, left_out: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    """Tools, each with its place. Raises UpstreamError: see `_scanned`."""
+def _find(package: str, objects: Iterable[str] | None, left_out: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Find tools, each with its place. Raises UpstreamError: see `_scan`."""
     if objects is None:
         for module in modules_of(package):
             for name, thing in sorted(vars(_imported(module, package)).items()):
                 if not name.startswith("_") and is_tool(thing):
                     yield name, thing
         return
-    first: UpstreamError | None = None
+    first_error: UpstreamError | None = None
     has_tools = False
-    for written in objects:
+    for reference in objects:
         try:
-            things = list(islice(_tools_in(_object(written, package), written, left_out), MAX_TOOLS))
+            things = list(islice(_tools_in(_object(reference, package), reference, left_out), MAX_TOOLS))
         except UpstreamError as error:
-            first, left_out[written] = first or error, error.message
+            first_error, left_out[reference] = first_error or error, error.message
             continue
         except BaseException as error:  # noqa: BLE001 - whatever an object of the package's raises costs this object
-            left_out[written] = printed(error)
-            first = first or UpstreamError(f"{written} cannot be used: {printed(error)}", outcome="none")
+            left_out[reference] = printed(error)
+            first_error = first_error or UpstreamError(f"{reference} cannot be used: {printed(error)}", outcome="none")
             continue
         has_tools = has_tools or bool(things)
-        yield from ((written, thing) for thing in things)
-    if first is not None and not has_tools:
-        raise first
+        yield from ((reference, thing) for thing in things)
+    if first_error is not None and not has_tools:
+        raise first_error
 
 
-def _object(written: str, package: str) -> Any:
-    """What ``module:name`` names. Raises UpstreamError: it is not there, or its import failed (UPSTREAM_ERROR)."""
-    module, _, path = written.partition(":")
+def _object(reference: str, package: str) -> Any:
+    """The object named by ``module:name``. Raises UpstreamError: it is missing, or its import failed (UPSTREAM_ERROR)."""
+    module, _, path = reference.partition(":")
     thing = _imported(module, package)
     for part in path.split("."):
         if not hasattr(thing, part):
-            raise UpstreamError(f"{written}: there is no {part!r}", hint="correct settings.objects", outcome="none")
+            raise UpstreamError(f"{reference}: there is no {part!r}", hint="correct settings.objects", outcome="none")
         thing = getattr(thing, part)
     return thing
 
 
-def _tools_in(thing: Any, written: str, left_out: dict[str, str]) -> Iterator[Any]:
+def _tools_in(thing: Any, reference: str, left_out: dict[str, str]) -> Iterator[Any]:
     if is_tool(thing):
         yield thing
     elif inspect.iscoroutine(thing):
         thing.close()
-        raise UpstreamError(f"{written} is async", hint="name a sync function that makes the tools", outcome="none")
+        raise UpstreamError(f"{reference} is async", hint="name a sync function that makes the tools", outcome="none")
     elif isinstance(thing, list | tuple):
-        yield from _tools_of_list(thing, written, left_out)
+        yield from _tools_of_list(thing, reference, left_out)
     elif not isinstance(thing, type) and callable(make := getattr(thing, "get_tools", None)):
-        yield from _tools_in(make(), written, left_out)
+        yield from _tools_in(make(), reference, left_out)
     elif callable(thing):
         try:
             made = thing()
         except Exception as error:
             raise UpstreamError(
-                f"{written} could not be called without arguments: {printed(error)}",
+                f"{reference} could not be called without arguments: {printed(error)}",
                 hint="name a function in a module of yours that makes the tool, as module:function",
                 outcome="none",
             ) from error
         if callable(made) and not is_tool(made) and not hasattr(made, "get_tools"):
-            raise UpstreamError(f"{written} makes no tool", outcome="none")
-        yield from _tools_in(made, written, left_out)
+            raise UpstreamError(f"{reference} makes no tool", outcome="none")
+        yield from _tools_in(made, reference, left_out)
     else:
         raise UpstreamError(
-            f"{written} is not a tool: it needs name, description, args_schema, and invoke or ainvoke", outcome="none"
+            f"{reference} is not a tool: it needs name, description, args_schema, and invoke or ainvoke", outcome="none"
         )
 
 
-def _tools_of_list(things: Sequence[Any], written: str, left_out: dict[str, str]) -> list[Any]:
-    """The tools in a list; what is not a tool does not affect the others. Raises UpstreamError: there is nothing else in it."""
+def _tools_of_list(things: Sequence[Any], reference: str, left_out: dict[str, str]) -> list[Any]:
+    """The tools in a list; other items are left out. Raises UpstreamError: it has items, but no tool (UPSTREAM_ERROR)."""
     found: list[Any] = []
-    wrong: dict[str, UpstreamError] = {}
+    errors: dict[str, UpstreamError] = {}
     for index, thing in enumerate(things[:MAX_TOOLS]):
-        place = f"{written}[{index}]"
+        place = f"{reference}[{index}]"
         try:
             found += _tools_in(thing, place, left_out)
         except UpstreamError as error:
-            wrong[place] = error
+            errors[place] = error
         except RecursionError:  # a list within itself
             raise
         except BaseException as error:  # noqa: BLE001 - whatever an object of the package's raises costs this object
-            wrong[place] = UpstreamError(f"{place} cannot be used: {printed(error)}", outcome="none")
-    if wrong and not found:
-        raise next(iter(wrong.values()))
-    left_out |= {place: error.message for place, error in wrong.items()}
+            errors[place] = UpstreamError(f"{place} cannot be used: {printed(error)}", outcome="none")
+    if errors and not found:
+        raise next(iter(errors.values()))
+    left_out |= {place: error.message for place, error in errors.items()}
     return found
 
 
@@ -193,10 +193,10 @@ def _imported(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except BaseException as error:
         is_elsewhere = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        where = "name the module of its tools in settings.objects: module:name"
+        naming_hint = "name the module of its tools in settings.objects: module:name"
         raise UpstreamError(
             f"{module} of {package} cannot be imported: {printed(error)}",
-            hint=where if is_elsewhere else f"`python -c 'import {module}'` shows why; install what it needs",
+            hint=naming_hint if is_elsewhere else f"`python -c 'import {module}'` shows why; install what it needs",
             outcome="none",
         ) from error
 
@@ -208,20 +208,20 @@ def modules_of(package: str) -> list[str]:
         UpstreamError: it is not installed (UPSTREAM_ERROR).
     """
     distribution = distribution_of(package)
-    named = (distribution.read_text("top_level.txt") or "").split()
-    if not named:
+    modules = (distribution.read_text("top_level.txt") or "").split()
+    if not modules:
         files = [str(file) for file in distribution.files or ()]
         packages = {file.removesuffix("/__init__.py") for file in files if file.endswith("/__init__.py")}
-        named = [file.removesuffix(".py") for file in files if file.endswith(".py") and "/" not in file]
-        named += [
+        modules = [file.removesuffix(".py") for file in files if file.endswith(".py") and "/" not in file]
+        modules += [
             folder.replace("/", ".")  # of a namespace: the packages in it
             for folder in packages
             if packages.isdisjoint(map(str, PurePosixPath(folder).parents))
         ]
-    are_public = (
-        name for name in named if not name.startswith("_") and all(part.isidentifier() for part in name.split("."))
+    public = (
+        name for name in modules if not name.startswith("_") and all(part.isidentifier() for part in name.split("."))
     )
-    return sorted({*are_public}) or [package.replace("-", "_")]
+    return sorted({*public}) or [package.replace("-", "_")]
 
 
 def _version(package: str) -> str:

@@ -54,19 +54,19 @@ class LlmPlugins:
     async def connect(self, upstream: Upstream) -> LlmPluginTools:
         """Import the package and let it register its tools; in a thread, because it may take seconds."""
         arguments = upstream.settings.get("toolboxes") or {}
-        things, left_out = await asyncio.to_thread(_registered, upstream.package)
+        things, left_out = await asyncio.to_thread(_register, upstream.package)
         tools: dict[str, Any] = {}
         found: list[UpstreamTool] = []
         for registered, name in things:
             label = _label(registered, name)
             try:
                 thing = await asyncio.to_thread(
-                    with_interrupts_as_failures, _made, registered, arguments.get(label, {})
+                    with_interrupts_as_failures, _prepare, registered, arguments.get(label, {})
                 )
                 if callable(prepare := getattr(thing, "prepare_async", None)):
                     await prepare()
                 await asyncio.to_thread(with_interrupts_as_failures, _describe, thing, name, tools, found)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - one never costs the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing one does not affect the others
                 left_out[label] = printed(error)
         for label in arguments.keys() - {_label(thing, name) for thing, name in things}:
             left_out[label] = f"{upstream.package} registers no {label}; correct settings.toolboxes"
@@ -79,14 +79,14 @@ class LlmPluginTools(InstalledTools):
     """The registered tools, as a connection."""
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
-        known = self._tools.get(tool.name)
-        if known is None or not callable(known.implementation):
+        registered = self._tools.get(tool.name)
+        if registered is None or not callable(registered.implementation):
             raise self.gone(tool.name)
         try:
-            if inspect.iscoroutinefunction(known.implementation):
-                answer = await known.implementation(**arguments)
+            if inspect.iscoroutinefunction(registered.implementation):
+                answer = await registered.implementation(**arguments)
             else:
-                answer = await call.in_thread(partial(known.implementation, **arguments))
+                answer = await call.in_thread(partial(registered.implementation, **arguments))
         except Exception as error:
             raise ToolFailed(f"{tool.name} failed with {printed(error)}", outcome="unknown") from error
         return await _with_attachments(answer, tool.name, call) if type(answer).__name__ == "ToolOutput" else answer
@@ -98,18 +98,21 @@ async def _with_attachments(answer: Any, tool: str, call: UpstreamCall) -> Any:
     Raises:
         OutputTooLarge: there are too many, or one is larger than an artifact may be (OUTPUT_TOO_LARGE).
     """
-    output, attached = answer.output, list(islice(answer.attachments or (), MAX_ATTACHMENTS + 1))
-    if not attached:
+    output, attachments = answer.output, list(islice(answer.attachments or (), MAX_ATTACHMENTS + 1))
+    if not attachments:
         return output
-    if len(attached) > MAX_ATTACHMENTS:
+    if len(attachments) > MAX_ATTACHMENTS:
         text = f"{tool} answered with more than {MAX_ATTACHMENTS} attachments"
         raise OutputTooLarge(text, outcome="done", limit=MAX_ATTACHMENTS)
-    blocks = [await call.in_thread(_block, one, f"{tool}-{number}", call) for number, one in enumerate(attached, 1)]
+    blocks = [
+        await call.in_thread(_block, attachment, f"{tool}-{number}", call)
+        for number, attachment in enumerate(attachments, 1)
+    ]
     return ToolResult(True, output, content=(*ToolResult(True, output).content, *blocks))
 
 
 def _block(attachment: Any, name: str, call: UpstreamCall) -> Mapping[str, Any]:
-    """One attachment. One that cannot be read becomes a text that says so: the others are of use without it."""
+    """The block of an attachment. An unreadable one becomes a text that says so: the others are useful without it."""
     try:
         content = attachment.content or (Path(attachment.path) if attachment.path else None)
         if isinstance(content, Path) and not content.is_file():  # a pipe or a device may have no end
@@ -128,8 +131,8 @@ def _block(attachment: Any, name: str, call: UpstreamCall) -> Mapping[str, Any]:
     return {"type": "text", "text": f"[the attachment {name} cannot be read: {why[:200]}]"}
 
 
-def _registered(package: str) -> tuple[list[tuple[Any, str | None]], dict[str, str]]:
-    """What a package registers, each with the name that it is given, and what of it failed.
+def _register(package: str) -> tuple[list[tuple[Any, str | None]], dict[str, str]]:
+    """Let a package register its tools: each object with its name, and entry point → why it failed.
 
     Raises:
         UpstreamError: it is not installed, is not a plugin of `llm`, or nothing of it could be registered (UPSTREAM_ERROR).
@@ -157,13 +160,13 @@ def _registered(package: str) -> tuple[list[tuple[Any, str | None]], dict[str, s
 
 
 def _label(thing: Any, name: str | None) -> str:
-    """What the settings and errors call a thing that was registered."""
+    """The name of a registered object in settings and errors."""
     named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
     return name or str(named.__name__)
 
 
-def _made(thing: Any, arguments: Mapping[str, Any]) -> Any:
-    """What was registered, ready for use: a toolbox is made, if need be, and prepared."""
+def _prepare(thing: Any, arguments: Mapping[str, Any]) -> Any:
+    """Prepare a registered object for use: a toolbox class is instantiated, and a toolbox is prepared."""
     llm: Any = importlib.import_module(GROUP)
     if isinstance(thing, type) and issubclass(thing, llm.Toolbox):
         thing = thing(**arguments)
@@ -173,7 +176,7 @@ def _made(thing: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _describe(thing: Any, name: str | None, tools: dict[str, Any], found: list[UpstreamTool]) -> None:
-    """Add the tools of what was registered to `tools` and `found`; those before one that fails are added."""
+    """Add the tools of a registered object to `tools` and `found`. If one fails, those before it stay added."""
     llm: Any = importlib.import_module(GROUP)
     if isinstance(thing, llm.Toolbox):
         offered: Iterable[Any] = thing.tools()

@@ -66,7 +66,7 @@ class PythonExecutor:
 
 
 def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget | BindsItself:
-    """What to call: the object in memory, or the one that `handler` names."""
+    """The target of a tool: the object in memory, or the one that `handler` names."""
     if isinstance(tool.impl, PythonTarget | BindsItself):
         return tool.impl
     if tool.kind == "langchain" and is_tool(tool.impl):
@@ -82,10 +82,10 @@ def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget | BindsItself:
     if not isinstance(handler, str) or handler.count(":") != 1 or not all(handler.split(":")):
         raise ToolFileInvalid(f"tool {tool.name}: handler {handler!r} must look like 'module:function'")
     loaded = home.load(handler)
-    return loaded if isinstance(loaded, BindsItself) else _loaded(loaded)
+    return loaded if isinstance(loaded, BindsItself) else _target_of_handler(loaded)
 
 
-def _loaded(thing: Any) -> PythonTarget:
+def _target_of_handler(thing: Any) -> PythonTarget:
     """A handler that was imported: a function, a `Tool`, or an object of seed 002."""
     if isinstance(thing, Tool):
         thing = thing.run
@@ -96,13 +96,13 @@ def _loaded(thing: Any) -> PythonTarget:
     from tavern_core.schema.signature import signature_schema  # pydantic's type adapters; only needed for handlers
 
     try:
-        found = signature_schema(thing, inject={CallContext: "context", ToolCall: "call"})
+        signature = signature_schema(thing, inject={CallContext: "context", ToolCall: "call"})
     except SchemaInvalid:  # its annotations are not usable; the tool file has its own schema
         return PythonTarget(thing)
     inject: dict[str, Literal["call", "context", "home"]] = {
-        k: "call" if v == "call" else "context" for k, v in found.injected.items()
+        k: "call" if v == "call" else "context" for k, v in signature.injected.items()
     }
-    return PythonTarget(thing, found.convert, inject)
+    return PythonTarget(thing, signature.convert, inject)
 
 
 def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,8 +122,8 @@ def _keywords(target: PythonTarget, home: ToolHome) -> RunFunction:
 
         def run_injected(arguments: Any, call: ToolCall | None) -> Any:
             values = arguments if convert is None else convert(arguments)
-            given = {name: _injected(what, call, home) for name, what in inject.items()}
-            return function(**{**values, **given})
+            injected = {name: _injected(what, call, home) for name, what in inject.items()}
+            return function(**{**values, **injected})
 
         return run_injected
     if convert is not None:
@@ -131,12 +131,12 @@ def _keywords(target: PythonTarget, home: ToolHome) -> RunFunction:
     return lambda arguments, call: function(**arguments)
 
 
-def _injected(what: str, call: ToolCall | None, home: ToolHome) -> Any:
-    if what == "home":
+def _injected(source: str, call: ToolCall | None, home: ToolHome) -> Any:
+    if source == "home":
         return home
-    if what == "control":
+    if source == "control":
         return ToolContext("" if call is None else call.id)
-    return call if what == "call" or call is None else call.context
+    return call if source == "call" or call is None else call.context
 
 
 def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,26 +150,26 @@ def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def call_by_name(**arguments: Any) -> Any:
-        first = []
+        positional = []
         for name in names:
             if name not in arguments:
                 break  # the defaults of this one and all later ones
-            first.append(arguments.pop(name))
-        return function(*first, **arguments)
+            positional.append(arguments.pop(name))
+        return function(*positional, **arguments)
 
     return call_by_name
 
 
 def _execute(function: Callable[..., Any]) -> RunFunction:
-    """Seed 002: ``execute(tool_call_id, params)``, or fewer of these, as there."""
+    """Call as in seed 002: ``execute(tool_call_id, params)``, or with fewer of these."""
     try:
         kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     except (ValueError, TypeError):  # a builtin without a signature
         kinds = [inspect.Parameter.VAR_POSITIONAL]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = 2 if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in positional for kind in kinds)
-    if taken < 2:
-        return lambda arguments, call: function(*(call.id if call is not None else "", arguments)[:taken])
+    count = 2 if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in positional for kind in kinds)
+    if count < 2:
+        return lambda arguments, call: function(*(call.id if call is not None else "", arguments)[:count])
     return lambda arguments, call: function(call.id if call is not None else "", arguments)
 
 

@@ -66,8 +66,8 @@ def _name(tool: ToolSpec, key: str) -> str:
 
 
 def _check_keys(tool: ToolSpec) -> None:
-    given = {key for key, value in tool.implementation.items() if value not in (None, "", (), [])}
-    for key in sorted(given.difference(_KEYS)):
+    keys = {key for key, value in tool.implementation.items() if value not in (None, "", (), [])}
+    for key in sorted(keys.difference(_KEYS)):
         raise ToolFileInvalid(f"tool {tool.name}: a service tool has no {key!r}", hint=did_you_mean(key, _KEYS))
 
 

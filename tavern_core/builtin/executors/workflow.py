@@ -33,10 +33,10 @@ class WorkflowExecutor:
         Raises:
             ToolFileInvalid: the file is not inside of the plugin (TOOL_FILE_INVALID).
         """
-        engine, what, named = _engine(tool, home), _workflow(tool, home), tool.output_names
+        engine, workflow, named = _engine(tool, home), _workflow(tool, home), tool.output_names
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
-            return await engine.run_workflow(what, arguments, call, home.plugin, named)
+            return await engine.run_workflow(workflow, arguments, call, home.plugin, named)
 
         return when_set_up(BoundTool(run, is_async=True, wants_call=True), tool, home)
 
@@ -53,16 +53,16 @@ class NodeExecutor:
         Raises:
             ToolFileInvalid: no type is named, or one of a plugin that this one does not depend on (TOOL_FILE_INVALID).
         """
-        written = tool.implementation.get("nodeType")
-        if not isinstance(written, str) or not written:
+        node_type = tool.implementation.get("nodeType")
+        if not isinstance(node_type, str) or not node_type:
             raise ToolFileInvalid(
                 f"tool {tool.name}: implementation.nodeType names no node", hint='write "nodeType": "my-plugin:MyNode"'
             )
-        owner = split_id(written)[0]
-        type_ = written if owner else f"{home.plugin}:{written}"
+        owner = split_id(node_type)[0]
+        type_ = node_type if owner else f"{home.plugin}:{node_type}"
         if owner and owner not in (home.plugin, "core") and owner not in home.depends_on:
             raise ToolFileInvalid(
-                f"tool {tool.name}: node type {written!r} belongs to plugin {owner}, which {home.plugin} does not depend on",
+                f"tool {tool.name}: node type {node_type!r} belongs to plugin {owner}, which {home.plugin} does not depend on",
                 hint=f'plugin.yaml: dependsOn: {{{owner}: ""}}',
             )
         engine, named = _engine(tool, home), tool.output_names
@@ -83,21 +83,21 @@ def _workflow(tool: ToolSpec, home: ToolHome) -> str:
     """The workflow for the engine: an id, or the path of a file of the plugin."""
     from tavern_core.model.toolfile import workflow_file_names
 
-    written = tool.implementation.get("workflowId")
-    if not isinstance(written, str) or not written:
+    reference = tool.implementation.get("workflowId")
+    if not isinstance(reference, str) or not reference:
         return split_id(tool.name)[1]
     if home.folder is None:
-        return written
-    path = PurePosixPath(written)
+        return reference
+    path = PurePosixPath(reference)
     if path.is_absolute() or ".." in path.parts:
         raise ToolFileInvalid(
-            f"tool {tool.name}: {written!r} is not inside of the plugin", hint="write a path relative to plugin.yaml"
+            f"tool {tool.name}: {reference!r} is not inside of the plugin", hint="write a path relative to plugin.yaml"
         )
-    names = workflow_file_names(written)
+    names = workflow_file_names(reference)
     for name in names:
         file = (home.folder / name).resolve()
         if file.is_relative_to(home.folder.resolve()) and file.is_file():
             return str(file)
     raise ToolFileInvalid(
-        f"tool {tool.name}: there is no workflow file {written!r} in {home.plugin}", hint=f"put it at {names[0]}"
+        f"tool {tool.name}: there is no workflow file {reference!r} in {home.plugin}", hint=f"put it at {names[0]}"
     )

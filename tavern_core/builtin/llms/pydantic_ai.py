@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PydanticAILLM:
-    """One model of pydantic-ai; see `contract.llm.StreamingLLM`.
+    """A model of pydantic-ai; see `contract.llm.StreamingLLM`.
 
     Args:
         model: ``provider:model`` as the library knows it, or one of its objects.
@@ -52,26 +52,26 @@ class PydanticAILLM:
             ToolFailed: the extra is not installed, or the library knows no such model (TOOL_ERROR).
             InputInvalid: a message or an option cannot be sent (INPUT_SCHEMA_INVALID).
         """
-        wanted, validator = self._wanted(options)
+        merged, validator = self._merged(options)
         with self._errors():
             from pydantic_ai.direct import model_request
 
-            settings, parameters = _settings(wanted)
+            settings, parameters = _settings(merged)
             response = await model_request(
-                self._found(), _messages(messages), model_settings=settings, model_request_parameters=parameters
+                self._loaded_model(), _messages(messages), model_settings=settings, model_request_parameters=parameters
             )
         return _answer(response, validator)
 
     async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str | LLMAnswer]:
         """See `StreamingLLM.stream`. Raises as `complete`."""
-        wanted, validator = self._wanted(options)
+        merged, validator = self._merged(options)
         with self._errors():
             from pydantic_ai.direct import model_request_stream
             from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 
-            settings, parameters = _settings(wanted)
+            settings, parameters = _settings(merged)
             async with model_request_stream(
-                self._found(), _messages(messages), model_settings=settings, model_request_parameters=parameters
+                self._loaded_model(), _messages(messages), model_settings=settings, model_request_parameters=parameters
             ) as response:
                 async for event in response:
                     text = ""
@@ -81,14 +81,14 @@ class PydanticAILLM:
                         text = event.delta.content_delta
                     if text:
                         yield text
-                whole = response.get()
-        yield _answer(whole, validator)
+                response_so_far = response.get()
+        yield _answer(response_so_far, validator)
 
-    def _wanted(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-        wanted = {key: value for key, value in {**self._options, **options}.items() if value is not None}
-        return wanted, None if wanted.get("schema") is None else schema_validator(wanted["schema"])
+    def _merged(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        merged = {key: value for key, value in {**self._options, **options}.items() if value is not None}
+        return merged, None if merged.get("schema") is None else schema_validator(merged["schema"])
 
-    def _found(self) -> Model:
+    def _loaded_model(self) -> Model:
         if self._model is None:
             from pydantic_ai.models import infer_model
             from pydantic_ai.providers import infer_provider, infer_provider_class
@@ -103,7 +103,7 @@ class PydanticAILLM:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What the library raises, as errors of a call."""
+        """Convert the exceptions of the library into errors of a call."""
         try:
             from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
         except ImportError:
@@ -111,12 +111,12 @@ class PydanticAILLM:
         try:
             yield
         except ModelHTTPError as error:
-            said = f"{error.model_name} answers {error.status_code}: {str(error.body or '')[:400]}"
+            message = f"{error.model_name} answers {error.status_code}: {str(error.body or '')[:400]}"
             if error.status_code == 429:
                 raise BudgetExceeded(
-                    said, hint="ask again later, or less often", retryable=True, limit="of the API"
+                    message, hint="ask again later, or less often", retryable=True, limit="of the API"
                 ) from None
-            raise UpstreamError(said, retryable=error.status_code >= 500) from None
+            raise UpstreamError(message, retryable=error.status_code >= 500) from None
         except ModelAPIError as error:
             raise UpstreamError(f"{error.model_name} failed: {error}", retryable=True, outcome="unknown") from None
         except UnexpectedModelBehavior as error:
@@ -129,15 +129,15 @@ class PydanticAILLM:
             ) from None
 
 
-def _settings(wanted: Mapping[str, Any]) -> tuple[Any, ModelRequestParameters]:
+def _settings(merged: Mapping[str, Any]) -> tuple[Any, ModelRequestParameters]:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.output import OutputObjectDefinition
     from pydantic_ai.tools import ToolDefinition
 
-    settings = {key: value for key, value in wanted.items() if key not in ("tools", "schema", "stop")}
-    if (stop := wanted.get("stop")) is not None:
+    settings = {key: value for key, value in merged.items() if key not in ("tools", "schema", "stop")}
+    if (stop := merged.get("stop")) is not None:
         settings["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
-    functions = [_part(_part(tool), "function") for tool in wanted.get("tools") or ()]
+    functions = [_part(_part(tool), "function") for tool in merged.get("tools") or ()]
     tools = [
         ToolDefinition(
             name=str(function.get("name")),
@@ -146,7 +146,7 @@ def _settings(wanted: Mapping[str, Any]) -> tuple[Any, ModelRequestParameters]:
         )
         for function in functions
     ]
-    schema = wanted.get("schema")
+    schema = merged.get("schema")
     if schema is None:
         return settings, ModelRequestParameters(function_tools=tools)
     output = OutputObjectDefinition(json_schema=dict(schema), name="answer")
@@ -158,7 +158,7 @@ def _settings(wanted: Mapping[str, Any]) -> tuple[Any, ModelRequestParameters]:
 def _messages(messages: Sequence[Message]) -> list[ModelMessage]:
     from pydantic_ai import messages as library
 
-    written: list[ModelMessage] = []
+    converted: list[ModelMessage] = []
     names: dict[str, str] = {}
     """Call → tool: the library names the tool in its answer, too."""
     for message in messages:
@@ -168,7 +168,7 @@ def _messages(messages: Sequence[Message]) -> list[ModelMessage]:
             for call in message.get("toolCalls") or ():
                 names[call["id"]] = call["name"]
                 parts.append(library.ToolCallPart(call["name"], call["arguments"], call["id"]))
-            written.append(library.ModelResponse(parts=parts))
+            converted.append(library.ModelResponse(parts=parts))
             continue
         if role == "system":
             part: Any = library.SystemPromptPart(content)
@@ -179,11 +179,11 @@ def _messages(messages: Sequence[Message]) -> list[ModelMessage]:
             part = library.ToolReturnPart(names.get(call_id, ""), content, call_id)
         else:
             raise InputInvalid(f"a message has the role {role!r:.40}", hint="use system, user, assistant or tool")
-        if written and isinstance(written[-1], library.ModelRequest):
-            written[-1] = library.ModelRequest(parts=[*written[-1].parts, part])
+        if converted and isinstance(converted[-1], library.ModelRequest):
+            converted[-1] = library.ModelRequest(parts=[*converted[-1].parts, part])
         else:
-            written.append(library.ModelRequest(parts=[part]))
-    return written
+            converted.append(library.ModelRequest(parts=[part]))
+    return converted
 
 
 def _part(value: Any, key: str = "") -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ _ARTIFACT: Final = re.compile(r"\bart-[0-9a-f]{20}\b")
 
 
 class RecordedModel:
-    """See above; a `StreamingLLM`.
+    """A `StreamingLLM` that replays answers or records those of another model.
 
     Args:
         file: of the recording.
@@ -49,7 +49,7 @@ class RecordedModel:
             ToolFailed: the file cannot be read or written (TOOL_ERROR).
         """
         if self._source is None:
-            return self._recorded(messages, options)
+            return self._next_answer(messages, options)
         answer = await self._source().complete(messages, **options)
         self._record(messages, options, answer)
         return answer
@@ -63,48 +63,48 @@ class RecordedModel:
                 yield answer.text[at : at + 16]
             yield answer
             return
-        text, whole = list[str](), None
+        text, final = list[str](), None
         try:
             async with aclosing(source.stream(messages, **options)) as pieces:  # type: ignore[type-var]
                 async for piece in pieces:
                     if isinstance(piece, LLMAnswer):
-                        whole = piece
+                        final = piece
                     else:
                         text.append(piece)
                         yield piece
         except GeneratorExit:  # the receiver has read enough, as agents do behind a call
             self._record(messages, options, LLMAnswer("".join(text)))
             raise
-        whole = whole or LLMAnswer("".join(text))
-        self._record(messages, options, whole)
-        yield whole
+        final = final or LLMAnswer("".join(text))
+        self._record(messages, options, final)
+        yield final
 
-    def _recorded(self, messages: Sequence[Message], options: Mapping[str, Any]) -> LLMAnswer:
+    def _next_answer(self, messages: Sequence[Message], options: Mapping[str, Any]) -> LLMAnswer:
         """The next answer to this request; the last one repeatedly."""
         key = request_hash(messages, options)
         with self._lock:
             if self._answers is None:
                 self._answers = self._read()
-            found, place = self._answers.get(key, []), self._used.get(key, 0)
-            self._used[key] = place + 1
-        if not found:
+            answers, position = self._answers.get(key, []), self._used.get(key, 0)
+            self._used[key] = position + 1
+        if not answers:
             raise UpstreamError(
                 f"{self._file} has no answer to this request ({key[:12]})",
                 hint="record it: set `record: true` and `source` of this model in tavern.yaml, and ask once",
                 outcome="none",
                 request=key,
             )
-        return found[min(place, len(found) - 1)]
+        return answers[min(position, len(answers) - 1)]
 
     def _read(self) -> dict[str, list[LLMAnswer]]:
-        found: dict[str, list[LLMAnswer]] = {}
+        answers: dict[str, list[LLMAnswer]] = {}
         number = 1
         try:
             with self._file.open(encoding="utf-8") as lines:
                 for line in lines:
                     if line.strip():
-                        written = json.loads(line)
-                        found.setdefault(written["request"], []).append(answer_of(written["answer"]))
+                        entry = json.loads(line)
+                        answers.setdefault(entry["request"], []).append(answer_of(entry["answer"]))
                     number += 1
         except OSError as error:
             raise ToolFailed(f"{self._file} cannot be read: {error.strerror}", fixFor="operator") from error
@@ -112,7 +112,7 @@ class RecordedModel:
             raise ToolFailed(
                 f"{self._file}:{number} is not a recorded answer: {error}", hint="delete the line", fixFor="operator"
             ) from error
-        return found
+        return answers
 
     def _record(self, messages: Sequence[Message], options: Mapping[str, Any], answer: LLMAnswer) -> None:
         line = {
@@ -131,13 +131,13 @@ class RecordedModel:
 
 
 def request_hash(messages: Sequence[Message], options: Mapping[str, Any]) -> str:
-    """SHA-256 of a request, the same in every process: addresses of artifacts, which are random, count by their order."""
-    seen: dict[str, str] = {}
+    """SHA-256 of a request, the same in every process: the ids of artifacts, which are random, are replaced by numbers."""
+    numbers: dict[str, str] = {}
 
     def numbered(found: re.Match[str]) -> str:
-        return seen.setdefault(found[0], f"art-{len(seen)}")
+        return numbers.setdefault(found[0], f"art-{len(numbers)}")
 
     request = [[dict(message) for message in messages], dict(options)]
-    written = json.dumps(request, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
-    written = _ARTIFACT.sub(numbered, written)
-    return hashlib.sha256(written.encode("utf-8", "backslashreplace")).hexdigest()
+    text = json.dumps(request, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    text = _ARTIFACT.sub(numbered, text)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

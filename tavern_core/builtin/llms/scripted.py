@@ -28,7 +28,7 @@ class ScriptedModel(ScriptedLLM):
     """A `ScriptedLLM` whose answers are data; with the option `schema` it answers with the JSON in the text."""
 
     def __init__(self, answers: Sequence[Any], *, where: str) -> None:
-        """Raises ConfigInvalid: an answer is not one (CONFIG_INVALID); names `where`."""
+        """Raises ConfigInvalid: an answer is invalid (CONFIG_INVALID); the error names `where`."""
         super().__init__([_answer(written, f"{where}[{place}]") for place, written in enumerate(answers)])
 
     async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:

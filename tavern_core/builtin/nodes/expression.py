@@ -59,9 +59,9 @@ def expression(expression: str, **values: Any) -> Out(value=Any):  # type: ignor
             f"the expression cannot be read: {getattr(error, 'msg', error)}", hint="for example (a + b) / 2"
         ) from None
     except (ArithmeticError, TypeError, ValueError, LookupError) as error:
-        what = f"there is no item {error}" if isinstance(error, KeyError) else error
+        reason = f"there is no item {error}" if isinstance(error, KeyError) else error
         raise ToolFailed(
-            f"the expression cannot be calculated: {what}", hint="correct the expression or its inputs"
+            f"the expression cannot be calculated: {reason}", hint="correct the expression or its inputs"
         ) from None
 
 
@@ -80,13 +80,13 @@ _COMPARE: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "min": min, "max": max, "abs": abs, "len": len, "sqrt": math.sqrt, "floor": math.floor, "ceil": math.ceil,
-    "round": lambda value, digits=None: _rounded(value, digits),
+    "round": lambda value, digits=None: _round(value, digits),
     "int": lambda value, base=None: int(_number_text(value)) if base is None else int(_number_text(value), base),
     "float": lambda value: float(_number_text(value)),
 }  # fmt: skip
 
 
-def _compared(tree: ast.Compare, values: Mapping[str, Any]) -> bool:
+def _compare(tree: ast.Compare, values: Mapping[str, Any]) -> bool:
     left = _value(tree.left, values)
     for op, part in zip(tree.ops, tree.comparators, strict=True):
         right = _value(part, values)
@@ -100,7 +100,7 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
     """The value of an expression. Its depth is bounded by its length, which the parser has checked."""
     match tree:
         case ast.Constant(value=bool() | int() | float() | str() | None as constant):
-            return _held(constant)
+            return _representable(constant)
         case ast.Name(id=name):
             if name in values:
                 return values[name]
@@ -109,7 +109,7 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
                 hint=f"inputs: {', '.join(values) or 'none'}",
             )
         case ast.BinOp(op=op) if type(op) in _BINARY:
-            return _operated(_BINARY[type(op)], _value(tree.left, values), _value(tree.right, values))
+            return _operate(_BINARY[type(op)], _value(tree.left, values), _value(tree.right, values))
         case ast.UnaryOp(op=op) if type(op) in _UNARY:
             return _UNARY[type(op)](_value(tree.operand, values))
         case ast.BoolOp(op=op):
@@ -120,13 +120,13 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
                     return result
             return result
         case ast.Compare() if all(type(op) in _COMPARE for op in tree.ops):
-            return _compared(tree, values)
+            return _compare(tree, values)
         case ast.IfExp():
             return _value(tree.body if _value(tree.test, values) else tree.orelse, values)
         case ast.List() | ast.Tuple():
             return [_value(item, values) for item in tree.elts]
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
-            return _held(_FUNCTIONS[name](*(_value(argument, values) for argument in tree.args)))
+            return _representable(_FUNCTIONS[name](*(_value(argument, values) for argument in tree.args)))
         case ast.Subscript():
             return _value(tree.value, values)[_value(tree.slice, values)]
     raise ToolFailed(
@@ -135,7 +135,7 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
     )
 
 
-def _operated(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+def _operate(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     """`left * right` and the like, without repeating texts or lists, and without unbounded numbers."""
     if operate is operator.mul and (isinstance(left, str | list) or isinstance(right, str | list)):
         raise ToolFailed("texts and lists cannot be multiplied", hint="give numbers")
@@ -152,13 +152,13 @@ def _operated(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         operate is operator.pow
         and isinstance(left, int)
         and isinstance(right, int)
-        and _held(left).bit_length() * abs(right) > 2 * _LARGEST_BITS
+        and _representable(left).bit_length() * abs(right) > 2 * _LARGEST_BITS
     ):
         raise ToolFailed("the power is too large to be calculated", hint="use a smaller exponent, or a float")
-    return _held(operate(_held(left), _held(right)))
+    return _representable(operate(_representable(left), _representable(right)))
 
 
-def _held(value: Any) -> Any:
+def _representable(value: Any) -> Any:
     """`value`, unless it is a number that JSON cannot express."""
     if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
         raise ToolFailed("the number is too large to be calculated with", hint="use floats, or smaller numbers")
@@ -169,7 +169,7 @@ def _held(value: Any) -> Any:
     return value
 
 
-def _rounded(value: Any, digits: Any) -> Any:
+def _round(value: Any, digits: Any) -> Any:
     """`round`, which would compute any power of ten."""
     if isinstance(digits, int) and abs(digits) > _MOST_DIGITS:
         raise ToolFailed(f"round to {digits} digits: at most {_MOST_DIGITS}", hint="use fewer digits")

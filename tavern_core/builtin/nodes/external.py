@@ -31,10 +31,10 @@ async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | Non
     result = await ctx.invoke(tool, {**(arguments or {}), **more})
     if result.error is not None:
         error = result.error
-        asked = {"approval": approval} if (approval := error.details.get("approval")) is not None else {}
+        approval_details = {"approval": approval} if (approval := error.details.get("approval")) is not None else {}
         raise call_error_of(error.kind)(
             error.message if error.message.startswith(tool) else f"{tool}: {error.message}", hint=error.fix, retryable=error.retryable, outcome=error.outcome,
-            retry_after_ms=error.retry_after_ms, tool=tool, **asked,
+            retry_after_ms=error.retry_after_ms, tool=tool, **approval_details,
         )  # fmt: skip
     return {"value": result.value}
 
@@ -64,15 +64,15 @@ async def ask_model(
     ]
     llm = ctx.llm(model)
     if isinstance(llm, StreamingLLM):
-        said = ""
+        answer = ""
         async for chunk in llm.stream(conversation, **(options or {})):
             if not isinstance(chunk, LLMAnswer):
-                said += chunk
+                answer += chunk
                 yield chunk
     else:
-        said = (await llm.complete(conversation, **(options or {}))).text
-        yield said
-    yield Final(text=said)
+        answer = (await llm.complete(conversation, **(options or {}))).text
+        yield answer
+    yield Final(text=answer)
 
 
 @node("core:HttpFetch", display_name="HTTP 请求", category="net", capabilities=["read:web"])
@@ -100,9 +100,9 @@ async def fetch(
         raise UpstreamError(f"{url} cannot be fetched: {error}") from error
     if not isinstance(answer, dict):
         raise ToolFailed("the net service answered something unexpected")
-    found = answer.get("text") or ""
+    content = answer.get("text") or ""
     try:
-        data = await asyncio.to_thread(read_json, found)  # megabytes would hold up other nodes
+        data = await asyncio.to_thread(read_json, content)  # megabytes would hold up other nodes
     except NotJson:
         data = None
-    return {"text": found, "status": answer.get("status", 0), "headers": answer.get("headers", {}), "json": data}
+    return {"text": content, "status": answer.get("status", 0), "headers": answer.get("headers", {}), "json": data}

@@ -16,7 +16,7 @@ from tavern_core.model.json_pointer import split_pointer
 from tavern_core.schema.json_reader import NotJson, read_json
 
 _WIDEST_INDENT: Final = 16
-_SAID: Final[Mapping[str, str]] = {
+_REASONS: Final[Mapping[str, str]] = {
     "no_json": "{why}: line {line} column {column}",
     "not_allowed": "{name} is not JSON",
     "nested_deeper": "it is nested too deeply",
@@ -48,8 +48,8 @@ def parse(text: str) -> Out(value=Any):  # type: ignore[valid-type]
         # Other programs wrote it: of equal keys the last one counts, as nearly everywhere.
         return {"value": read_json(text.removeprefix("\ufeff"), allow_halves=False, allow_equal_keys=True)}
     except NotJson as error:
-        said = _SAID[error.kind].format(**error.facts) if error.kind in _SAID else str(error)
-        raise ToolFailed(f"not JSON: {said}", hint=_HINTS.get(error.kind, _HINTS["no_json"])) from None
+        reason = _REASONS[error.kind].format(**error.facts) if error.kind in _REASONS else str(error)
+        raise ToolFailed(f"not JSON: {reason}", hint=_HINTS.get(error.kind, _HINTS["no_json"])) from None
 
 
 @node("core:JsonWrite", display_name="写 JSON", category="data", fast=True, cache=True)
@@ -79,15 +79,15 @@ def get(value: Any, path: str, default: Any = None) -> Out(value=Any, found=bool
         path: ``/items/0/name`` (a JSON pointer, RFC 6901) or ``items.0.name``.
         default: the value if there is none at the path.
     """
-    here = value
+    current = value
     for part in _parts(path):
-        if isinstance(here, Mapping) and part in here:
-            here = here[part]
-        elif isinstance(here, list) and (at := _index(part, len(here))) is not None:
-            here = here[at]
+        if isinstance(current, Mapping) and part in current:
+            current = current[part]
+        elif isinstance(current, list) and (index := _index(part, len(current))) is not None:
+            current = current[index]
         else:
             return {"value": default, "found": False}
-    return {"value": here, "found": True}
+    return {"value": current, "found": True}
 
 
 @node("core:JsonSet", display_name="赋值", category="data", fast=True, cache=True)
@@ -108,27 +108,27 @@ def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: 
         changed = copy.deepcopy(target) if target is not None else {}
     except RecursionError:
         raise ToolFailed("the target is nested too deeply", hint="flatten it") from None
-    here = changed
-    for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(here, dict):
-            if following is None:
-                here[part] = value
+    current = changed
+    for part, next_part in zip(parts, [*parts[1:], None], strict=True):
+        if isinstance(current, dict):
+            if next_part is None:
+                current[part] = value
             else:
-                here = here.setdefault(part, {})
-        elif isinstance(here, list):
-            if part == "-" and following is None:
-                here.append(value)
+                current = current.setdefault(part, {})
+        elif isinstance(current, list):
+            if part == "-" and next_part is None:
+                current.append(value)
                 continue
-            at = _index(part, len(here))
-            if at is None:
-                raise ToolFailed(f"{path!r}: the list has no item {part!r}", hint=f"it has {len(here)}; `-` appends")
-            if following is None:
-                here[at] = value
+            index = _index(part, len(current))
+            if index is None:
+                raise ToolFailed(f"{path!r}: the list has no item {part!r}", hint=f"it has {len(current)}; `-` appends")
+            if next_part is None:
+                current[index] = value
             else:
-                here = here[at]
+                current = current[index]
         else:
             raise ToolFailed(
-                f"{path!r}: {part!r} is below {type(here).__name__}, which has no parts", hint="correct the path"
+                f"{path!r}: {part!r} is below {type(current).__name__}, which has no parts", hint="correct the path"
             )
     return {"value": changed}
 
@@ -139,6 +139,6 @@ def _parts(path: str) -> list[str]:
 
 def _index(part: str, length: int) -> int | None:
     if _INDEX.fullmatch(part):
-        at = int(part)
-        return at if -length <= at < length else None
+        index = int(part)
+        return index if -length <= index < length else None
     return None

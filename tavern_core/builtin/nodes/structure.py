@@ -58,7 +58,7 @@ def tavern_register_nodes() -> list[Any]:
 
 
 def _config(**properties: Any) -> dict[str, Any]:
-    """Other keys of editors are left unchanged."""
+    """JSON Schema of `configValues`; further keys, which belong to editors, are allowed."""
     return {"type": "object", "properties": properties, "additionalProperties": True}
 
 

@@ -34,7 +34,7 @@ def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> O
         template: the text; any further input may be named in it.
     """
 
-    reported: dict[str, str] = {}
+    texts: dict[str, str] = {}
     size = 0
 
     def value(found: re.Match[str]) -> str:
@@ -43,11 +43,11 @@ def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> O
         if name not in values:
             known = ", ".join(values) or "none"
             raise ToolFailed(f"the template names {name!r}, and the node has no such input", hint=f"inputs: {known}")
-        if name not in reported:
-            reported[name] = _as_text(values[name])
-        size += len(reported[name])
-        _judge_size(size)
-        return reported[name]
+        if name not in texts:
+            texts[name] = _as_text(values[name])
+        size += len(texts[name])
+        _check_size(size)
+        return texts[name]
 
     return {"text": _PLACE.sub(value, template)}
 
@@ -62,7 +62,7 @@ def join(parts: Annotated[list[Any], Port(multi=True)] = (), separator: str = "\
     """
     items = parts[0] if len(parts) == 1 and isinstance(parts[0], list) else parts
     texts = [_as_text(item) for item in items]
-    _judge_size(sum(map(len, texts)) + len(separator) * len(texts))
+    _check_size(sum(map(len, texts)) + len(separator) * len(texts))
     return {"text": separator.join(texts)}
 
 
@@ -91,7 +91,7 @@ def replace(text: str, old: str, new: str = "") -> Out(text=str, count=int):  # 
     if not old:
         raise ToolFailed("the text to replace is empty", hint="give `old`")
     count = text.count(old)
-    _judge_size(len(text) + count * (len(new) - len(old)))
+    _check_size(len(text) + count * (len(new) - len(old)))
     return {"text": text.replace(old, new), "count": count}
 
 
@@ -110,7 +110,7 @@ def length(value: Any) -> Out(length=int):  # type: ignore[valid-type]
     return {"length": len(value)}
 
 
-def _judge_size(characters: int) -> None:
+def _check_size(characters: int) -> None:
     if characters > _LONGEST:
         raise ToolFailed(
             f"the result would have {characters:,} characters; at most {_LONGEST:,}", hint="put less together"

@@ -35,38 +35,38 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval 
     return decision(call, tool, "path", partial(_judge, call, tool))
 
 
-def _judge(call: ToolCall, tool: ToolSpec, one: GuardedValue, mark: Guard) -> Deny | None:
+def _judge(call: ToolCall, tool: ToolSpec, guarded: GuardedValue, mark: Guard) -> Deny | None:
     from tavern_core.contract.guards.paths import beneath, path_flaw, resolved, roots_of
 
-    pointer, path = one.pointer, one.value
+    pointer, path = guarded.pointer, guarded.value
     if flaw := path_flaw(path):
         return _denied(pointer, path, flaw, "write a plain path, with / between folders")
     places = _places(call)
     limits = list(_limits(mark, call, tool, places))
     if not limits:
-        whose = "the caller's workspace" if places.get("$workspace") else "the project's folder"
+        owner = "the caller's workspace" if places.get("$workspace") else "the project's folder"
         hint = "pass CallContext(workspace_dir=...), or give the capability a scope in plugin.yaml"
-        limits = [(roots_of(("$workspace",) if places.get("$workspace") else ("./",), places), whose, hint)]
+        limits = [(roots_of(("$workspace",) if places.get("$workspace") else ("./",), places), owner, hint)]
     try:
         real = resolved(path, _base(mark, places, limits[0][0]))
     except ValueError as error:
         return _denied(pointer, path, f"cannot be followed: {error}", "name a file without a cycle of links")
-    for roots, whose, hint in limits:
+    for roots, owner, hint in limits:
         if not beneath(real, roots):
             where = " or ".join(roots[:3]) or "any folder that exists here"
-            return _denied(pointer, path, f"is not in {where} ({whose})", hint, roots=roots)
+            return _denied(pointer, path, f"is not in {where} ({owner})", hint, roots=roots)
     return None
 
 
 def _limits(
     mark: Guard, call: ToolCall, tool: ToolSpec, places: Mapping[str, str]
 ) -> Iterator[tuple[list[str], str, str]]:
-    """(folders, the owner of this limit, what would widen it)."""
+    """(folders, the owner of this limit, the change that would widen it)."""
     from tavern_core.contract.guards.paths import roots_of
 
     if root := mark.get("root"):
         hint = "pass CallContext(workspace_dir=...)" if root == "workspace" else f"give a path in {root}"
-        yield roots_of((_named(root),), places), f"the root {root!r} of this parameter", hint
+        yield roots_of((_scope_entry(root),), places), f"the root {root!r} of this parameter", hint
     mode = mark.get("mode")
     wanted = [_CAPABILITIES[mode]] if mode else [c for c in _CAPABILITIES.values() if c in tool.capabilities]
     for capability in wanted:
@@ -82,12 +82,12 @@ def _base(mark: Guard, places: Mapping[str, str], roots: list[str]) -> str:
     from tavern_core.contract.guards.paths import roots_of
 
     if root := mark.get("root"):
-        return next(iter(roots_of((_named(root),), places)), "/")
+        return next(iter(roots_of((_scope_entry(root),), places)), "/")
     return places.get("$workspace") or next(iter(roots), "/")
 
 
-def _named(root: str) -> str:
-    """``workspace`` in a mark is ``$workspace`` in a scope."""
+def _scope_entry(root: str) -> str:
+    """Convert the root of a mark into an entry of a scope: ``workspace`` is ``$workspace`` there."""
     return "./" if root == "project" else root if root.startswith(("/", "$", "~")) else f"${root}"
 
 
@@ -99,7 +99,7 @@ def _places(call: ToolCall) -> dict[str, str]:
     }
 
 
-def _denied(pointer: str, path: Any, what: str, hint: str, **details: Any) -> Deny:
+def _denied(pointer: str, path: Any, reason: str, hint: str, **details: Any) -> Deny:
     return deny(
-        f"argument {pointer}: the path {path!r:.120} {what}", hint=hint, pointer=pointer, guard="path", **details
+        f"argument {pointer}: the path {path!r:.120} {reason}", hint=hint, pointer=pointer, guard="path", **details
     )

@@ -28,7 +28,7 @@ from tavern_core.errors import ConfigInvalid, StateDamaged, UsageError
 _LIFE_S: Final = 6.0
 _RENEW_S: Final = 2.0
 _SILENT_S: Final = 2.0
-"""How long a server may be silent. With `_RENEW_S` it is less than `_LIFE_S`: one answer that is lost makes no process look dead."""
+"""Seconds that a server may be silent. With `_RENEW_S` they are less than `_LIFE_S`, so one lost answer ends no process."""
 _PAGE: Final = 500
 _PREFIX: Final = "tavern:"
 _ADD: Final = """
@@ -94,7 +94,7 @@ class RedisRecords:
                 encoding_errors="surrogateescape",
                 socket_timeout=_SILENT_S,
                 socket_connect_timeout=_SILENT_S,
-                retry=Retry(NoBackoff(), 0),  # what is sent a second time finds what the first one has written
+                retry=Retry(NoBackoff(), 0),  # a repeated command would find what the first one has written
             )
             self._redis.connection_pool.make_connection()  # connects to nothing
         except (ValueError, TypeError) as error:
@@ -116,64 +116,64 @@ class RedisRecords:
         keys = [_place(record.kind, record.key), f"{_PREFIX}i:{record.kind}"]
         args = [
             record.owner, record.state, record.data, repr(record.created), repr(record.expires), record.version, record.key,
-            _place(record.kind, ""), _left_ms(record),
+            _place(record.kind, ""), _remaining_ms(record),
         ]  # fmt: skip
-        found = self._asked(self._add, keys=keys, args=args)
-        return None if not found else _record(record.kind, record.key, found)
+        row = self._run(self._add, keys=keys, args=args)
+        return None if not row else _record(record.kind, record.key, row)
 
     def get(self, kind: str, key: str) -> Record | None:
-        found = self._asked(self._redis.hmget, _place(kind, key), _FIELDS)
-        record = _record(kind, key, found) if found[0] is not None else None
+        row = self._run(self._redis.hmget, _place(kind, key), _FIELDS)
+        record = _record(kind, key, row) if row[0] is not None else None
         return None if record is None or 0 < record.expires <= time.time() else record
 
     def replace(self, record: Record) -> bool:
-        args = [record.state, record.data, repr(record.expires), str(record.version), _left_ms(record)]
-        return bool(self._asked(self._replace, keys=[_place(record.kind, record.key)], args=args))
+        args = [record.state, record.data, repr(record.expires), str(record.version), _remaining_ms(record)]
+        return bool(self._run(self._replace, keys=[_place(record.kind, record.key)], args=args))
 
     def remove(self, kind: str, key: str) -> bool:
-        self._asked(self._redis.zrem, f"{_PREFIX}i:{kind}", key)
-        return bool(self._asked(self._redis.delete, _place(kind, key)))
+        self._run(self._redis.zrem, f"{_PREFIX}i:{kind}", key)
+        return bool(self._run(self._redis.delete, _place(kind, key)))
 
     def list(
         self, kind: str, *, owner: str | None = None, states: Collection[str] = (), most: int = 100
     ) -> tuple[Record, ...]:
         index, found, at = f"{_PREFIX}i:{kind}", builtins.list[Record](), 0
         while len(found) < most:
-            keys = self._asked(self._redis.zrevrange, index, at, at + _PAGE - 1)
+            keys = self._run(self._redis.zrevrange, index, at, at + _PAGE - 1)
             if not keys:
                 break
             at += len(keys)
             pipe = self._redis.pipeline(transaction=False)
             for key in keys:
                 pipe.hmget(_place(kind, key), _FIELDS)
-            gone = []
-            for key, row in zip(keys, self._asked(pipe.execute), strict=True):
+            expired = []
+            for key, row in zip(keys, self._run(pipe.execute), strict=True):
                 if row[0] is None:
-                    gone.append(key)
+                    expired.append(key)
                     continue
                 record = _record(kind, key, row)
                 if (owner is None or record.owner == owner) and (not states or record.state in states):
                     found.append(record)
-            if gone:
-                self._asked(self._redis.zrem, index, *gone)
-                at -= len(gone)
+            if expired:
+                self._run(self._redis.zrem, index, *expired)
+                at -= len(expired)
         return tuple(found[:most])
 
     def count(self, kind: str, *, owner: str, state: str, since: float) -> int:
         pipe = self._redis.pipeline(transaction=False)
-        for key in self._asked(self._redis.zrangebyscore, f"{_PREFIX}i:{kind}", f"({since!r}", "+inf"):
+        for key in self._run(self._redis.zrangebyscore, f"{_PREFIX}i:{kind}", f"({since!r}", "+inf"):
             pipe.hmget(_place(kind, key), "owner", "state")
-        return int(self._asked(pipe.execute).count([owner, state]))
+        return int(self._run(pipe.execute).count([owner, state]))
 
     def take(self, key: str, most: int, seconds: float, now: float) -> float:
         with self._lock:
             self._number += 1
             use = f"{id(self):x}-{threading.get_ident():x}-{self._number}-{now!r}"
         args = [repr(now), repr(seconds), most, use]
-        return float(self._asked(self._take, keys=[f"{_PREFIX}u:{key}"], args=args))
+        return float(self._run(self._take, keys=[f"{_PREFIX}u:{key}"], args=args))
 
     def used(self, key: str, most: int, seconds: float, now: float) -> int:
-        return int(self._asked(self._redis.zcount, f"{_PREFIX}u:{key}", f"({now - seconds!r}", "+inf"))
+        return int(self._run(self._redis.zcount, f"{_PREFIX}u:{key}", f"({now - seconds!r}", "+inf"))
 
     def enter(self, process: str) -> None:
         self._renew(process)
@@ -187,11 +187,11 @@ class RedisRecords:
         with self._lock:
             self._present.discard(process)
         if not self._is_away:  # else it expires by itself, without waiting for a server that is silent
-            self._asked(self._redis.delete, f"{_PREFIX}p:{process}")
+            self._run(self._redis.delete, f"{_PREFIX}p:{process}")
 
     def is_present(self, process: str) -> bool:
-        found = self._asked(self._redis.get, f"{_PREFIX}p:{process}")
-        return found is not None and not _has_ended(found, self._process)
+        name = self._run(self._redis.get, f"{_PREFIX}p:{process}")
+        return name is not None and not _has_ended(name, self._process)
 
     def close(self) -> None:
         self._closing.set()
@@ -205,7 +205,7 @@ class RedisRecords:
         self._redis.close()
 
     def _renew(self, process: str) -> None:
-        self._asked(self._redis.set, f"{_PREFIX}p:{process}", self._process, px=round(_LIFE_S * 1000))
+        self._run(self._redis.set, f"{_PREFIX}p:{process}", self._process, px=round(_LIFE_S * 1000))
 
     def _renew_all(self) -> None:
         while not self._closing.wait(_RENEW_S):
@@ -217,7 +217,7 @@ class RedisRecords:
                 except StateDamaged:
                     break  # tried again soon; calls meanwhile get the error
 
-    def _asked(self, command: Any, *args: Any, **options: Any) -> Any:
+    def _run(self, command: Any, *args: Any, **options: Any) -> Any:
         try:
             answer = command(*args, **options)
             self._is_away = False
@@ -244,7 +244,7 @@ def _name_of(pid: int) -> str:
 
 
 def _has_ended(name: str, own: str) -> bool:
-    """Whether the process of this name has ended, which is known of those on the machine of `own`, in its PID namespace."""
+    """Whether the process of this name has ended; False if it is not on the machine and in the PID namespace of `own`."""
     *machine, pid, _ = name.split(" ") if name.count(" ") == 3 else ("", "", "")
     if machine != own.split(" ")[:2]:
         return False
@@ -257,8 +257,8 @@ def _has_ended(name: str, own: str) -> bool:
         return False
 
 
-def _left_ms(record: Record) -> int:
-    """How long the server stores a record, by the clock of this machine: that of the server may be another one."""
+def _remaining_ms(record: Record) -> int:
+    """Milliseconds until a record expires, by the clock of this machine: that of the server may differ."""
     return math.ceil((record.expires - time.time()) * 1000)
 
 

@@ -74,22 +74,22 @@ class _JobTools:
         return found
 
     def _status(self, jobId: str) -> dict[str, Any]:  # noqa: N803 - the tool's parameter, as seed 004 names it
-        return _asked(self._jobs().get, jobId)
+        return _call(self._jobs().get, jobId)
 
     def _result(self, jobId: str) -> dict[str, Any]:  # noqa: N803
-        return _asked(self._jobs().result, jobId)
+        return _call(self._jobs().result, jobId)
 
     def _list(self, limit: int, status: str = "") -> list[dict[str, Any]]:
         return list(self._jobs().list(status, limit))
 
     def _cancel(self, jobId: str) -> bool:  # noqa: N803
-        return _asked(self._jobs().cancel, jobId)
+        return _call(self._jobs().cancel, jobId)
 
     def _answer(self, jobId: str, value: Any, question: str = "") -> bool:  # noqa: N803
-        return _asked(self._jobs().answer, jobId, value, question)
+        return _call(self._jobs().answer, jobId, value, question)
 
 
-def _asked(method: Callable[..., T], *args: Any) -> T:
+def _call(method: Callable[..., T], *args: Any) -> T:
     try:
         return method(*args)
     except JobNotFound as error:

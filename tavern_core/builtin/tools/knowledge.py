@@ -68,17 +68,19 @@ class _KnowledgeNamespace:
         return [*self._descriptions(), _ALL]
 
     def resolve(self, local: str, /) -> ToolSpec | None:
-        known = self._descriptions()
-        if local in known:
-            return self._tool(local, local, f"Searches the knowledge base {local}. 检索知识库“{local}”。{known[local]}")
+        descriptions = self._descriptions()
+        if local in descriptions:
+            return self._tool(
+                local, local, f"Searches the knowledge base {local}. 检索知识库“{local}”。{descriptions[local]}"
+            )
         if local == _ALL:
-            about = "; ".join(f"{name}: {text}" if text else name for name, text in known.items())
-            return self._tool(local, "", f"Searches all knowledge bases. 检索所有知识库。({about})")
+            summary = "; ".join(f"{name}: {text}" if text else name for name, text in descriptions.items())
+            return self._tool(local, "", f"Searches all knowledge bases. 检索所有知识库。({summary})")
         return None
 
     def _tool(self, local: str, base: str, description: str) -> ToolSpec:
         def search(query: str, limit: int) -> ToolResult:
-            found = self._found(query, limit, base)
+            found = self._passages(query, limit, base)
             sources = [passage["citation"] for passage in found if "untrusted" in passage]
             return ToolResult(True, found, meta={MARK: sources} if sources else None)
 
@@ -93,15 +95,15 @@ class _KnowledgeNamespace:
             read_only=True,
         )
 
-    def _found(self, query: str, limit: int, base: str) -> list[dict[str, Any]]:
+    def _passages(self, query: str, limit: int, base: str) -> list[dict[str, Any]]:
         query = query.strip()
         if not query.startswith(f"{KB}:"):
             return list(self._service().search(query, limit, base))
         if base and not query.startswith(f"{KB}:{base}/"):
             raise ToolFailed(f"{query!r:.200} is not a citation of {KB}:{base}", hint=f"it begins with {KB}:{base}/")
-        named, known = query.removeprefix(f"{KB}:").partition("/")[0], sorted(self._descriptions())
-        if named not in known:
-            raise ToolFailed(f"there is no knowledge base {named!r:.200}", hint=f"there are: {', '.join(known)}")
+        base_name, known = query.removeprefix(f"{KB}:").partition("/")[0], sorted(self._descriptions())
+        if base_name not in known:
+            raise ToolFailed(f"there is no knowledge base {base_name!r:.200}", hint=f"there are: {', '.join(known)}")
         found = list(self._service().read(query))
         if not found:
             raise ToolFailed(

@@ -118,18 +118,18 @@ class _UnlistedTools:
         ]
 
 
-def _shown(found: Mapping[str, Any], upstream: str) -> dict[str, Any]:
+def _shown(tool: Mapping[str, Any], upstream: str) -> dict[str, Any]:
     """A tool as a model reads it.
 
     Args:
-        upstream: that wrote its description and parameters; empty: none did.
+        upstream: the upstream that wrote its description and parameters; empty: none.
     """
     from tavern_core.tam import neutralise_json
 
-    parameters = found["inputSchema"]
+    parameters = tool["inputSchema"]
     return {
-        "id": found["id"],
-        "description": marked_description(found["description"], upstream),
+        "id": tool["id"],
+        "description": marked_description(tool["description"], upstream),
         "parameters": neutralise_json(parameters) if upstream else parameters,
     }
 
@@ -145,11 +145,11 @@ def formatted(moment: datetime, timezone: str | None = None, pattern: str | None
     Raises:
         InputInvalid: no such zone, or an unusable pattern (INPUT_SCHEMA_INVALID).
     """
-    there = moment.astimezone(None if timezone is None else _zone(timezone))
+    local = moment.astimezone(None if timezone is None else _zone(timezone))
     if pattern is None:
-        return there.isoformat(timespec="seconds")
+        return local.isoformat(timespec="seconds")
     try:
-        return there.strftime(pattern)
+        return local.strftime(pattern)
     except ValueError as error:  # UnicodeError is one
         raise InputInvalid(
             f"format {pattern!a} cannot be used: {error}", hint="for example %Y-%m-%d %H:%M:%S", argument="format"

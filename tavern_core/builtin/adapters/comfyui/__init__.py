@@ -6,16 +6,17 @@
         url: http://127.0.0.1:8188
         settings: {templates: comfyui}         a folder with workflows in API format; {{name}} in them is a parameter
 
-A call queues the workflow, follows it, fetches what it wrote as artifacts of the caller, and says with which workflow, seed and parameters.
+A call queues the workflow, follows it, and keeps the files that it wrote as artifacts of the caller. The answer names the
+workflow, its seed and its parameters.
 
-templates.py              the folder: which workflows there are, and where their parameters go
-parameters.py             what the parameters take, of the server's node types
+templates.py              the workflows of the folder, and the places of their parameters
+parameters.py             the schemas of the parameters, from the server's node types
 native_api.py             ComfyUI's own API
 jobs_api.py               the Comfy API v2 (Comfy Cloud, comfy-api-proxy)
 run_ids_and_progress.py   the values of a call and the id of its run
 watch.py                  messages about a run become progress
-history.py                what a run came to
-file_transfer.py          inputs go up, outputs come down, evidence
+history.py                the outcome of a run
+file_transfer.py          uploads of inputs, downloads of outputs, evidence
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class ComfyUI:
 
 
 class ComfyUIConnection:
-    """Each request stands for itself; a run is found again by its id."""
+    """The requests are independent of each other; a run is found again by its id."""
 
     def __init__(self, upstream: Upstream, http: Any) -> None:
         self._upstream = upstream

@@ -1,4 +1,4 @@
-"""Files on their way: images that a call names become inputs, what nodes wrote becomes artifacts, and the evidence names both."""
+"""Transfer of files: images of a call become inputs, files of nodes become artifacts, and the evidence names both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_BYTES: Final = 64_000_000
 _TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")
 _SUFFIX: Final = re.compile(r"\.[a-z0-9]{1,8}\Z")
 _LONGEST_ARGUMENT: Final = 60
-"""Characters of one argument in the evidence."""
+"""The maximum length of one argument in the evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Upload:
     """A file that goes to the server."""
 
     name: str
-    """Made of its content: the same file is there once."""
+    """Derived from its content, so that the server has the same file once."""
     media_type: str
     data: bytes
 
@@ -50,7 +50,7 @@ class StoredFile:
     """Its entry in the `files` of the answer."""
 
 
-async def upload_of(written: str, call: UpstreamCall) -> Upload:
+async def upload_of(reference: str, call: UpstreamCall) -> Upload:
     """The file that an argument names: an artifact of the caller, or one beneath the caller's workspace.
 
     Raises:
@@ -58,46 +58,46 @@ async def upload_of(written: str, call: UpstreamCall) -> Upload:
         ToolFailed: there is no such file beneath the workspace (TOOL_ERROR).
         OutputTooLarge: it has more than `MOST_BYTES` (OUTPUT_TOO_LARGE).
     """
-    if written.startswith(SCHEME):
-        data, media_type = await asyncio.to_thread(call.context.artifact, written, MOST_BYTES)
+    if reference.startswith(SCHEME):
+        data, media_type = await asyncio.to_thread(call.context.artifact, reference, MOST_BYTES)
         suffix = mimetypes.guess_extension(media_type) or ""
     else:
-        data = await asyncio.to_thread(_from_workspace, written, call.call.context.workspace_dir)
-        media_type = mimetypes.guess_type(written)[0] or "application/octet-stream"
-        suffix = PurePosixPath(written).suffix.lower()
+        data = await asyncio.to_thread(_from_workspace, reference, call.call.context.workspace_dir)
+        media_type = mimetypes.guess_type(reference)[0] or "application/octet-stream"
+        suffix = PurePosixPath(reference).suffix.lower()
     name = hashlib.sha256(data).hexdigest()[:32] + (suffix if _SUFFIX.match(suffix) else "")
     return Upload(name, media_type, data)
 
 
-def _from_workspace(written: str, workspace: str | None) -> bytes:
+def _from_workspace(reference: str, workspace: str | None) -> bytes:
     if not workspace:
         raise ToolFailed(
-            f"{written!r:.120} is not an artifact, and the caller has no workspace",
+            f"{reference!r:.120} is not an artifact, and the caller has no workspace",
             hint="pass artifact:…, or CallContext(workspace_dir=...)",
         )
     root = os.path.realpath(os.path.expanduser(workspace))  # noqa: PTH111 - realpath is not a method of Path
-    inside = os.path.relpath(written, root) if written.startswith("/") else written
+    inside = os.path.relpath(reference, root) if reference.startswith("/") else reference
     with Folder(root) as folder, folder.open(inside) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise OutputTooLarge(f"{written!r:.120} has more than {MOST_BYTES:,} bytes", limit=MOST_BYTES)
+        raise OutputTooLarge(f"{reference!r:.120} has more than {MOST_BYTES:,} bytes", limit=MOST_BYTES)
     return data
 
 
 async def download_file(http: Any, path: str, name: str, **options: Any) -> Answer:
-    """A file that a run wrote. Whatever goes wrong with it, the run is done.
+    """Download a file that a run wrote. If that fails, the run is done all the same.
 
     Raises:
         UpstreamError: it cannot be downloaded (UPSTREAM_ERROR).
     """
     try:
         answer = await exchange(http, "GET", path, most=MOST_BYTES, **options)
-        said = "" if answer.status == 200 else f"the server answers {answer.status}"
+        failure = "" if answer.status == 200 else f"the server answers {answer.status}"
     except CallError as error:
-        said = error.message
-    if said:
+        failure = error.message
+    if failure:
         raise UpstreamError(
-            f"the run finished, but its file {name!r:.120} cannot be fetched: {said}",
+            f"the run finished, but its file {name!r:.120} cannot be fetched: {failure}",
             hint="look into the output folder of the server; do not call again",
             outcome="done",
         )
@@ -108,18 +108,18 @@ async def keep(data: bytes, media_type: str, name: str, node: str, url: str, cal
     """Keep a file of a run as an artifact of the caller.
 
     Args:
-        media_type: as the server says; what is none is guessed from the name.
+        media_type: as the server gives it; if it is invalid, it is guessed from the name.
         url: where the file is at the server.
     """
-    plain = re.split(r"[/\\]", sayable(name, 200))[-1]
-    kind = media_type if _TYPE.match(media_type) else mimetypes.guess_type(plain)[0] or "application/octet-stream"
+    base_name = re.split(r"[/\\]", sayable(name, 200))[-1]
+    kind = media_type if _TYPE.match(media_type) else mimetypes.guess_type(base_name)[0] or "application/octet-stream"
 
-    def kept() -> tuple[str, dict[str, Any]]:
-        return f"sha256:{hashlib.sha256(data).hexdigest()}", call.context.keep(data, kind, plain)
+    def store() -> tuple[str, dict[str, Any]]:
+        return f"sha256:{hashlib.sha256(data).hexdigest()}", call.context.keep(data, kind, base_name)
 
-    digest, link = await asyncio.to_thread(kept)
+    digest, link = await asyncio.to_thread(store)
     entry = {
-        "uri": link["uri"], "name": plain, "mediaType": kind, "bytes": len(data), "digest": digest, "node": node, "url": url,
+        "uri": link["uri"], "name": base_name, "mediaType": kind, "bytes": len(data), "digest": digest, "node": node, "url": url,
     }  # fmt: skip
     return StoredFile(link, entry)
 
@@ -141,19 +141,22 @@ def result_of(
     )
     summary = f"ComfyUI run {run} of {tool.name}, workflow {workflow}, {parameters or 'no parameters'}"
     evidence = [Evidence("text", f"comfyui:{run}", f"{summary}{', from the cache' if outputs.is_cached else ''}", now)]
-    for one in kept:
-        what = one.entry
+    for file in kept:
+        entry = file.entry
         evidence.append(
             Evidence(
-                "file", what["uri"], f"{what['name']}, {what['digest']}, {what['bytes']:,} bytes, {what['url']}", now
+                "file",
+                entry["uri"],
+                f"{entry['name']}, {entry['digest']}, {entry['bytes']:,} bytes, {entry['url']}",
+                now,
             )
         )
     value = {
         "runId": run,
         "workflowHash": workflow,
         "seeds": seeds,
-        "files": [dict(one.entry) for one in kept],
+        "files": [dict(file.entry) for file in kept],
         "texts": list(outputs.texts),
         "cached": outputs.is_cached,
     }
-    return ToolResult(True, value, content=tuple(dict(one.link) for one in kept), evidence=tuple(evidence))
+    return ToolResult(True, value, content=tuple(dict(file.link) for file in kept), evidence=tuple(evidence))

@@ -1,4 +1,4 @@
-"""What a run of ComfyUI came to, as its history has it. ``completed`` and ``status_str`` do not say: only the messages do."""
+"""The outcome of a run of ComfyUI, from its history. ``completed`` and ``status_str`` do not show it: only the messages do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TYPES: Final = ("output", "temp", "input")
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file that a node wrote, by what names it at the server."""
+    """A file that a node wrote, as the server refers to it."""
 
     node: str
     name: str
@@ -27,7 +27,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class RunOutputs:
-    """What the nodes of a run gave."""
+    """The outputs of the nodes of a run."""
 
     files: tuple[OutputFile, ...]
     texts: tuple[str, ...]
@@ -38,7 +38,7 @@ def outputs_of(run: str, entry: Mapping[str, Any], only: list[str]) -> RunOutput
     """The outputs of a run that is over.
 
     Args:
-        only: nodes whose outputs are wanted; empty: all, temporary files only where there are no others.
+        only: nodes whose outputs are wanted; empty: all. Temporary files are taken only if there are no others.
 
     Raises:
         UpstreamError: it failed, or was interrupted (UPSTREAM_ERROR).
@@ -53,26 +53,28 @@ def outputs_of(run: str, entry: Mapping[str, Any], only: list[str]) -> RunOutput
         )
     if "execution_error" in messages or object_at(entry, "status").get("status_str") == "error":
         raise _failure(run, messages.get("execution_error", {}))
-    files = [one for one in _files(entry) if not only or one.node in only]
-    kept = [one for one in files if not one.is_temporary] or files
+    files = [file for file in _files(entry) if not only or file.node in only]
+    chosen = [file for file in files if not file.is_temporary] or files
     cached = messages.get("execution_cached", {}).get("nodes")
-    return RunOutputs(tuple(kept[:_MOST_FILES]), tuple(_texts(entry, only)), bool(cached) and _is_all(cached, entry))
+    return RunOutputs(
+        tuple(chosen[:_MOST_FILES]), tuple(_texts(entry, only)), bool(cached) and _is_all_cached(cached, entry)
+    )
 
 
 def invalid(data: Any, places: Mapping[str, Any]) -> UpstreamError | InputInvalid:
-    """Why ``POST /prompt`` was refused; INPUT_SCHEMA_INVALID where only arguments are at fault.
+    """The error for a refused ``POST /prompt``; INPUT_SCHEMA_INVALID if only arguments are at fault.
 
     Args:
         places: parameter → ``[[node, input], …]``.
     """
     error = data.get("error") if isinstance(data, Mapping) else None
-    said = error.get("message") if isinstance(error, Mapping) else error
+    reason = error.get("message") if isinstance(error, Mapping) else error
     problems = list(_problems(data, places))
     text = "; ".join(
         f"{p['parameter'] or p['input'] or 'input'} of node {p['node']} ({p['class']}): {p['message']}"
         for p in problems[:5]
     )
-    message = f"ComfyUI refuses the workflow: {text or said!s:.300}"
+    message = f"ComfyUI refuses the workflow: {text or reason!s:.300}"
     if problems and all(problem["parameter"] for problem in problems):
         return InputInvalid(message, hint="correct the argument", problems=problems)
     return UpstreamError(
@@ -81,17 +83,17 @@ def invalid(data: Any, places: Mapping[str, Any]) -> UpstreamError | InputInvali
 
 
 def _problems(data: Any, places: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for node, found in object_at(data, "node_errors").items():
-        errors = object_at(found).get("errors")
+    for node, report in object_at(data, "node_errors").items():
+        errors = object_at(report).get("errors")
         for error in errors[:20] if isinstance(errors, list) else ():
             if isinstance(error, Mapping):
                 slot = object_at(error, "extra_info").get("input_name")
-                named = next((name for name, spots in places.items() if [node, slot] in spots), "")
+                parameter = next((name for name, spots in places.items() if [node, slot] in spots), "")
                 yield {
                     "node": str(node)[:40],
-                    "class": str(found.get("class_type"))[:80],
+                    "class": str(report.get("class_type"))[:80],
                     "input": str(slot or "")[:80],
-                    "parameter": named,
+                    "parameter": parameter,
                     "type": str(error.get("type"))[:80],
                     "message": f"{error.get('message')}: {error.get('details')}"[:300],
                 }
@@ -99,9 +101,9 @@ def _problems(data: Any, places: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _failure(run: str, error: Mapping[str, Any]) -> UpstreamError:
     where = f" at node {error.get('node_id')!s:.40} ({error.get('node_type')!s:.80})" if error else ""
-    said = str(error.get("exception_message") or "ComfyUI does not say why").strip()
+    reason = str(error.get("exception_message") or "ComfyUI does not say why").strip()
     return UpstreamError(
-        f"run {run} failed{where}: {said[:500]}",
+        f"run {run} failed{where}: {reason[:500]}",
         hint="ComfyUI's log has the traceback",
         outcome="unknown",
         reason="failed",
@@ -117,8 +119,8 @@ def _messages(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
 
 
 def _node_outputs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    for node, given in object_at(entry, "outputs").items():
-        for key, items in object_at(given).items():
+    for node, output in object_at(entry, "outputs").items():
+        for key, items in object_at(output).items():
             for item in items if isinstance(items, list) else ():
                 yield str(node), str(key), item
 
@@ -138,7 +140,7 @@ def _texts(entry: Mapping[str, Any], only: list[str]) -> list[str]:
     return [item for node, item in rows if not only or node in only][:_MOST_TEXTS]
 
 
-def _is_all(cached: Any, entry: Mapping[str, Any]) -> bool:
-    """Whether every node that gave something was answered from the cache."""
+def _is_all_cached(cached: Any, entry: Mapping[str, Any]) -> bool:
+    """Whether all outputs came from the cache."""
     outputs = entry.get("outputs")
     return isinstance(cached, list) and isinstance(outputs, Mapping) and all(node in cached for node in outputs)

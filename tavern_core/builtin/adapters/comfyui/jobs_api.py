@@ -1,7 +1,7 @@
 """The Comfy API v2 (Comfy Cloud, comfy-api-proxy): a run is a job, followed by server-sent events and looked up by its id.
 
 A repeated ``Idempotency-Key`` is refused and never answered again, so every job carries the id of its run, and the mark of its arguments,
-as ``metadata`` and is looked up by that. Addresses are made here, not followed: what a server names may lie elsewhere.
+as ``metadata`` and is looked up by that. Addresses are made here: those that a server names may lead elsewhere.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ JobEvent = tuple[str, Mapping[str, Any]]
 
 
 class JobsApi:
-    """One server; see `native_api.NativeApi`."""
+    """The API of one server; see `native_api.NativeApi`."""
 
     def __init__(self, http: Any, url: str, *, previews: bool) -> None:
         self._http = http
@@ -75,7 +75,7 @@ class JobsApi:
         name = ""
         try:
             name = str((await self._submit(request, graph))["id"])
-            ended = await self._ended(name, ProgressReporter(request.call, previews=self._previews))
+            ended = await self._wait_for_end(name, ProgressReporter(request.call, previews=self._previews))
         except asyncio.CancelledError:
             await self._cancel(name, request)
             raise
@@ -84,15 +84,15 @@ class JobsApi:
         return result_of(request.tool, name, graph, request.values, outputs, kept)
 
     async def _cancel(self, job: str, request: ComfyUIRequest) -> None:
-        """Ask for the end of a job; of one whose id is not known yet, as far as the server lists it already."""
+        """Ask the server to end a job. A job whose id is not known yet is looked up in the server's list."""
         with suppress(CallError, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):
-                name = job or str((await self._found(request) or {}).get("id", ""))
+                name = job or str((await self._find_if_reachable(request) or {}).get("id", ""))
                 if name:
                     await exchange(self._http, "POST", f"{_path(name)}/cancel")
 
     async def _upload(self, file: Upload) -> dict[str, Any]:
-        """Put an input on the server; what stands for it in a workflow."""
+        """Upload an input; returns the value that refers to it in a workflow."""
         answer = await exchange(
             self._http,
             "POST",
@@ -111,9 +111,9 @@ class JobsApi:
 
     async def _submit(self, request: ComfyUIRequest, graph: Mapping[str, Any]) -> Mapping[str, Any]:
         if request.call.is_again:
-            if (known := await self._listed(request)) is None:
+            if (job := await self._find(request)) is None:
                 raise _lost(request.run, "the process that asked for it has ended, and the server does not list it")
-            return known
+            return job
         headers = {"Idempotency-Key": request.run} if request.is_keyed else {}
         try:
             answer = await exchange(
@@ -124,7 +124,7 @@ class JobsApi:
                 headers=headers,
             )
         except CallError as error:
-            if error.outcome != "none" and (found := await self._found(request)) is not None:
+            if error.outcome != "none" and (found := await self._find_if_reachable(request)) is not None:
                 return found
             raise
         value = answer.members
@@ -132,22 +132,22 @@ class JobsApi:
             return value
         refusal = object_at(value, "error")
         if refusal.get("code") == "idempotency_key_reuse":
-            if (found := await self._found(request)) is not None:
+            if (found := await self._find_if_reachable(request)) is not None:
                 return found
             raise _lost(request.run, "its key was used before, and the server does not list its job any more")
         raise _refused(answer, refusal, request.tool.data["places"])
 
-    async def _found(self, request: ComfyUIRequest) -> Mapping[str, Any] | None:
-        """`_listed`, where the server can be asked."""
+    async def _find_if_reachable(self, request: ComfyUIRequest) -> Mapping[str, Any] | None:
+        """`_find`; None if the server cannot be asked."""
         try:
-            return await self._listed(request)
+            return await self._find(request)
         except IdempotencyConflict:
             raise
         except CallError:
             return None
 
-    async def _listed(self, request: ComfyUIRequest) -> Mapping[str, Any] | None:
-        """The job of a run that was submitted before."""
+    async def _find(self, request: ComfyUIRequest) -> Mapping[str, Any] | None:
+        """Find the job of a run that was submitted before."""
         jobs = (await self._object(_JOBS, params={"limit": str(_MOST_LISTED)})).get("jobs")
         rows = [job for job in jobs if isinstance(job, Mapping)] if isinstance(jobs, list) else []
         for job in rows:
@@ -157,13 +157,13 @@ class JobsApi:
                 return job
         return None
 
-    async def _ended(self, job: str, reporter: ProgressReporter) -> Mapping[str, Any]:
-        """The job when it is over."""
+    async def _wait_for_end(self, job: str, reporter: ProgressReporter) -> Mapping[str, Any]:
+        """Wait until the job is over, and return it."""
         wait, failures, is_watched = _FIRST_WAIT_S, 0, True
         async with self._events(job) as events:
             while True:
                 if is_watched and not failures:
-                    is_watched = await _watched(events, reporter)
+                    is_watched = await _follow(events, reporter)
                 else:
                     await asyncio.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_WAIT_S)
@@ -198,7 +198,7 @@ class JobsApi:
 
     @asynccontextmanager
     async def _events(self, job: str) -> AsyncIterator[asyncio.Queue[JobEvent | None]]:
-        """What the server says of a job; None: no more comes."""
+        """The events of a job, as a queue; None in it: no more will come."""
         queue: asyncio.Queue[JobEvent | None] = asyncio.Queue(_MOST_WAITING)
         task = asyncio.create_task(self._listen(job, queue))
         try:
@@ -217,8 +217,8 @@ class JobsApi:
         await queue.put(None)
 
 
-async def _watched(events: asyncio.Queue[JobEvent | None], reporter: ProgressReporter) -> bool:
-    """Follow the events until the job may be over, or has been silent for a while; False: no more of them come."""
+async def _follow(events: asyncio.Queue[JobEvent | None], reporter: ProgressReporter) -> bool:
+    """Follow the events until the job may be over, or has been silent for a while; False: no more will come."""
     with suppress(TimeoutError):
         while True:
             async with asyncio.timeout(_WATCHED_S):
@@ -238,8 +238,8 @@ async def _watched(events: asyncio.Queue[JobEvent | None], reporter: ProgressRep
 def _progress(reporter: ProgressReporter, data: Mapping[str, Any], status: str) -> None:
     value = data.get("value")
     part = min(max(float(value), 0.0), 1.0) if isinstance(value, int | float) and value == value else 0.0
-    said = data.get("message") or data.get("current_node_class") or data.get("current_node") or status
-    reporter.progress(round(part * 100, 1), 100, str(said)[:200])
+    message = data.get("message") or data.get("current_node_class") or data.get("current_node") or status
+    reporter.progress(round(part * 100, 1), 100, str(message)[:200])
 
 
 def _preview(data: Mapping[str, Any]) -> Preview | None:
@@ -253,7 +253,7 @@ def _preview(data: Mapping[str, Any]) -> Preview | None:
 
 
 def _outputs(job: str, state: Mapping[str, Any], only: list[str]) -> RunOutputs:
-    """What a job that is over gave. Raises UpstreamError: it failed, was cancelled or is forgotten (UPSTREAM_ERROR)."""
+    """The outputs of a job that is over. Raises UpstreamError: it failed, was cancelled or is forgotten (UPSTREAM_ERROR)."""
     status = state.get("status")
     if status == "expired":
         raise _lost(job, "the server does not know it any more")
@@ -286,13 +286,13 @@ def _outputs(job: str, state: Mapping[str, Any], only: list[str]) -> RunOutputs:
 
 
 def _refused(answer: Answer, error: Mapping[str, Any], places: Mapping[str, Any]) -> CallError:
-    code, said = str(error.get("code"))[:60], str(error.get("message"))[:300]
+    code, message = str(error.get("code"))[:60], str(error.get("message"))[:300]
     details = object_at(error, "details")
     if answer.status == 422 and isinstance(details.get("node_errors"), Mapping) and details["node_errors"]:
-        return invalid({"error": {"message": said}, "node_errors": details["node_errors"]}, places)
+        return invalid({"error": {"message": message}, "node_errors": details["node_errors"]}, places)
     if answer.status == 429:
         return UpstreamError(
-            f"Comfy has too much to do ({code}): {said}",
+            f"Comfy has too much to do ({code}): {message}",
             hint="call again later",
             retryable=True,
             retry_after_ms=answer.retry_after_ms,
@@ -303,7 +303,7 @@ def _refused(answer: Answer, error: Mapping[str, Any], places: Mapping[str, Any]
         "correct the workflow in its template" if is_final else "look at the jobs of the server before you call again"
     )
     return UpstreamError(
-        f"Comfy does not take the workflow ({answer.status} {code}): {said}",
+        f"Comfy does not take the workflow ({answer.status} {code}): {message}",
         hint="write the server's key into `headers` of the upstream" if answer.status in (401, 403) else hint,
         outcome="none" if is_final else "unknown",
         reason="invalid" if answer.status == 422 else "refused",

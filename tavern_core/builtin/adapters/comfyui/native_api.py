@@ -1,6 +1,6 @@
 """ComfyUI's own API: a run is queued with ``POST /prompt``, watched over a WebSocket, and looked up in queue and history.
 
-What it does, and what follows:
+The behaviour of the server, and what follows:
 
     the same prompt_id runs again               with an idempotency key history and queue are asked first
     execution_success comes before the history  the history is asked until it is there
@@ -40,21 +40,21 @@ QueueState = Literal["queued", "running", "gone"]
 _LONGEST_MESSAGE: Final = 5_000_000
 _LARGEST_QUEUE: Final = 64_000_000
 _WATCHED_S: Final = 5.0
-"""Between two looks at the history while messages come: one may be lost."""
+"""Seconds between two requests for the history while messages come, because one of them may be lost."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 _CANCEL_S: Final = 3.0
 _MOST_FAILURES: Final = 5
 _FOLDER: Final = "tavern"
 _MOST_WAITING: Final = 256
 _MARK: Final = "tavern"
-"""The key of `ComfyUIRequest.mark` in what the server keeps with a run."""
+"""The key of `ComfyUIRequest.mark` in the data that the server keeps with a run."""
 
 
 class NativeApi:
-    """One server.
+    """The API of one server.
 
     Args:
-        url: as tavern.yaml has it.
+        url: as in tavern.yaml.
         previews: whether previews are kept.
     """
 
@@ -67,15 +67,15 @@ class NativeApi:
         await self._json("/queue")
 
     async def object_info(self, classes: set[str]) -> dict[str, Any]:
-        """What the server says of these node types; those that it does not know are missing."""
-        found: dict[str, Any] = {}
+        """The server's definitions of these node types; those that it does not know are missing."""
+        definitions: dict[str, Any] = {}
         for name in sorted(classes):
             answer = await exchange(self._http, "GET", f"/object_info/{quote(name, safe='')}")
-            with suppress(ValueError):  # infinite bounds are not JSON, and are let through here
+            with suppress(ValueError):  # infinite bounds are not JSON, and are accepted here
                 value = from_json(answer.body) if answer.status == 200 else {}
                 if isinstance(value, Mapping) and name in value:
-                    found[name] = value[name]
-        return found
+                    definitions[name] = value[name]
+        return definitions
 
     async def run(self, request: ComfyUIRequest) -> ToolResult:
         """Run a workflow to its end.
@@ -97,9 +97,9 @@ class NativeApi:
                 client = str(uuid.uuid4())
                 async with self._messages(client) as messages:
                     run = await self._queue(request, graph, client)
-                    entry = await self._ended(run, graph, messages, reporter)
+                    entry = await self._wait_for_end(run, graph, messages, reporter)
             elif not isinstance(entry, Mapping):  # its messages go to the call that queued it
-                entry = await self._ended(run, graph, None, reporter)
+                entry = await self._wait_for_end(run, graph, None, reporter)
         except asyncio.CancelledError:
             await self._cancel(run)
             raise
@@ -113,7 +113,7 @@ class NativeApi:
         return {name: await self._upload(await upload_of(str(request.values[name]), request.call)) for name in files}
 
     async def _upload(self, file: Upload) -> str:
-        """Put an input on the server; the name that nodes know it by."""
+        """Upload an input; returns its name for nodes."""
         answer = await exchange(
             self._http,
             "POST",
@@ -132,14 +132,14 @@ class NativeApi:
         return f"{value['subfolder']}/{name}" if value.get("subfolder") else name
 
     async def _queue(self, request: ComfyUIRequest, graph: Mapping[str, Any], client: str) -> str:
-        """Queue a run; its id, which is the server's own where that is too old to take ours."""
+        """Queue a run; returns its id, which the server chooses if it is too old to take ours."""
         body = {"prompt": graph, "client_id": client, "prompt_id": request.run}
         if request.is_keyed:
             body["extra_data"] = {_MARK: request.mark}
         try:
             answer = await exchange(self._http, "POST", "/prompt", json=body)
         except CallError as error:
-            if error.outcome == "none" or await self._looked_up(request.run) == "gone":
+            if error.outcome == "none" or await self._state_if_reachable(request.run) == "gone":
                 raise
             return request.run  # the answer was lost, and the run is there
         data = answer.members
@@ -150,22 +150,22 @@ class NativeApi:
         run = data.get("prompt_id")
         if isinstance(run, str) and 0 < len(run) <= 100 and run.isprintable():
             return run
-        if await self._looked_up(request.run) == "gone":
+        if await self._state_if_reachable(request.run) == "gone":
             raise _lost(request.run, "the server took the workflow and does not say as what")
         return request.run
 
-    async def _ended(
+    async def _wait_for_end(
         self,
         run: str,
         graph: Mapping[str, Any],
         messages: asyncio.Queue[str | bytes | None] | None,
         reporter: ProgressReporter,
     ) -> Mapping[str, Any]:
-        """The history of a run when it is over."""
+        """Wait until a run is over, and return its history."""
         watch, wait, failures = RunProgress(run, graph), _FIRST_WAIT_S, 0
         while True:
             if messages is not None and not failures:
-                messages = messages if await self._watched(watch, messages, reporter) else None
+                messages = messages if await self._follow(watch, messages, reporter) else None
             else:
                 await asyncio.sleep(wait)
                 wait = min(wait * 1.5, _LONGEST_WAIT_S)
@@ -183,10 +183,10 @@ class NativeApi:
                 raise _lost(run, "it is neither in the queue nor in the history")
             reporter.progress(watch.done, watch.total, watch.says or state)
 
-    async def _watched(
+    async def _follow(
         self, watch: RunProgress, messages: asyncio.Queue[str | bytes | None], reporter: ProgressReporter
     ) -> bool:
-        """Follow the messages until the run may be over, or has been silent for a while; False: no more of them come."""
+        """Follow the messages until the run may be over, or has been silent for a while; False: no more will come."""
         with suppress(TimeoutError):
             while True:
                 async with asyncio.timeout(_WATCHED_S):
@@ -196,15 +196,15 @@ class NativeApi:
                 if isinstance(message, bytes):
                     await reporter.preview(preview_of(message), watch.done, watch.total, watch.says)
                     continue
-                seen = watch.text(message)
-                if seen == "ended":
+                change = watch.text(message)
+                if change == "ended":
                     break
-                if seen == "moved":
+                if change == "moved":
                     reporter.progress(watch.done, watch.total, watch.says)
         return True
 
     async def _state(self, run: str) -> Mapping[str, Any] | QueueState:
-        """The history of a run, or where it is."""
+        """The history of a run, or its place in the queue."""
         for _ in range(2):  # it may pass from the queue into the history between two questions
             history = await self._json(f"/history/{quote(run, safe='')}")
             if isinstance(entry := history.get(run), Mapping):
@@ -214,7 +214,7 @@ class NativeApi:
         return "gone"
 
     async def _place(self, run: str) -> QueueState:
-        """Where a run is in the queue. The queue holds every workflow that waits, so it may be too large to be read."""
+        """The place of a run in the queue. The queue holds all waiting workflows, so it may be too large to be parsed."""
         answer = await exchange(self._http, "GET", "/queue", most=_LARGEST_QUEUE)
         if len(answer.body) > MOST_JSON:
             return "queued" if run.encode() in answer.body else "gone"
@@ -223,14 +223,14 @@ class NativeApi:
             return "running"
         return "queued" if run in _ids(queue.get("queue_pending")) else "gone"
 
-    async def _looked_up(self, run: str) -> Mapping[str, Any] | QueueState:
+    async def _state_if_reachable(self, run: str) -> Mapping[str, Any] | QueueState:
         try:
             return await self._state(run)
         except CallError:
             return "gone"
 
     async def _cancel(self, run: str) -> None:
-        """Take a run out of the queue, or ask for its end where it has begun."""
+        """Remove a run from the queue, or ask for its end if it has begun."""
         with suppress(CallError, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):
                 await exchange(self._http, "POST", "/queue", json={"delete": [run]})
@@ -247,7 +247,10 @@ class NativeApi:
 
     @asynccontextmanager
     async def _messages(self, client: str) -> AsyncIterator[asyncio.Queue[str | bytes | None]]:
-        """What the server sends to `client`; None: no more comes. Listening begins before anything is queued."""
+        """The messages of the server to `client`, as a queue; None in it: no more will come.
+
+        Listening begins before anything is queued.
+        """
         queue: asyncio.Queue[str | bytes | None] = asyncio.Queue(_MOST_WAITING)
         listening = asyncio.Event()
         task = asyncio.create_task(self._listen(client, queue, listening))

@@ -1,4 +1,4 @@
-"""The tool of a template: what each parameter takes follows from the node types of the server (``/object_info``)."""
+"""The tool of a template: the schema of each parameter follows from the node types of the server (``/object_info``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tavern_core.schema.prepare import untried_reason
 from tavern_core.schema.validate import compile_validator
 
 Info = Mapping[str, Any]
-"""Node type → what ``/object_info`` says of it."""
+"""Node type → its definition in ``/object_info``."""
 _TYPES: Final = {"INT": "integer", "FLOAT": "number", "STRING": "string", "BOOLEAN": "boolean"}
 _SEEDS: Final = frozenset({"seed", "noise_seed"})
 _TIMEOUT_MS: Final = 1_800_000
@@ -27,12 +27,12 @@ _SCALAR: Final = {"type": ["string", "number", "boolean"]}
 
 
 def classes_of(template: Template) -> set[str]:
-    """The node types of which the parameters must be known."""
+    """The node types whose definitions must be known."""
     return {template.graph[node]["class_type"] for one in template.parameters for node, _ in one.places}
 
 
 def tool_of(template: Template, info: Info | None) -> UpstreamTool:
-    """The tool.
+    """The tool of a template.
 
     Args:
         info: at least of `classes_of`; None: nothing is known of node types.
@@ -42,22 +42,22 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
     """
     properties: dict[str, Any] = {}
     required, files, seeds = [], [], []
-    for one in template.parameters:
-        rows = [_row(template, place, info) for place in one.places]
-        schema = _whole_schema(one, rows)
-        own = _own_values(template, one)
-        if "default" not in schema and _fits(schema, default := _default(one, own, rows[0])):
+    for parameter in template.parameters:
+        rows = [_row(template, place, info) for place in parameter.places]
+        schema = _whole_schema(parameter, rows)
+        own_values = _own_values(template, parameter)
+        if "default" not in schema and _fits(schema, default := _default(parameter, own_values, rows[0])):
             schema["default"] = default
-        if one.is_file or any(row is not None and _is_upload(row) for row in rows):
-            files.append(one.name)
-            schema = {"type": "string", "minLength": 1, "description": one.written.get("description", _FILE)}
-        elif any(slot in _SEEDS for _, slot in one.places) and "default" not in one.written:
-            seeds.append(one.name)
+        if parameter.is_file or any(row is not None and _is_upload(row) for row in rows):
+            files.append(parameter.name)
+            schema = {"type": "string", "minLength": 1, "description": parameter.written.get("description", _FILE)}
+        elif any(slot in _SEEDS for _, slot in parameter.places) and "default" not in parameter.written:
+            seeds.append(parameter.name)
             schema.pop("default", None)
             schema["description"] = schema.get("description") or "Chosen at random where it is left out."
-        if one.name not in seeds and "default" not in schema and not own:
-            required.append(one.name)
-        properties[one.name] = schema
+        if parameter.name not in seeds and "default" not in schema and not own_values:
+            required.append(parameter.name)
+        properties[parameter.name] = schema
     about = template.about
     return UpstreamTool(
         name=template.name,
@@ -72,19 +72,23 @@ def tool_of(template: Template, info: Info | None) -> UpstreamTool:
     )
 
 
-def _whole_schema(one: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
-    """What the nodes and the file beside the template say of a parameter. Raises BadTemplate: ComfyUI validates no pattern."""
-    schema = {**_schema(one, rows), **one.written}
+def _whole_schema(parameter: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
+    """The schema of a parameter, from its nodes and the file beside the template.
+
+    Raises:
+        BadTemplate: the host cannot validate its pattern, and ComfyUI validates none.
+    """
+    schema = {**_schema(parameter, rows), **parameter.written}
     if why := untried_reason(schema):
-        raise BadTemplate(f"{one.name}: its schema is refused: {why}")
+        raise BadTemplate(f"{parameter.name}: its schema is refused: {why}")
     return schema
 
 
 def _data(template: Template, files: list[str], seeds: list[str]) -> dict[str, Any]:
-    """What a call of the tool needs: the graph, and where its arguments go."""
+    """The data for a call of the tool: the graph, and the places of its arguments."""
     return {
         "graph": template.graph,
-        "places": {one.name: [list(place) for place in one.places] for one in template.parameters},
+        "places": {parameter.name: [list(place) for place in parameter.places] for parameter in template.parameters},
         "files": files,
         "seeds": seeds,
         "outputs": list(template.about.get("outputs", ())),
@@ -97,23 +101,23 @@ def _row(template: Template, place: tuple[str, str], info: Info | None) -> list[
         return None
     node, slot = place
     kind = template.graph[node]["class_type"]
-    known = info.get(kind)
-    if not isinstance(known, Mapping):
+    definition = info.get(kind)
+    if not isinstance(definition, Mapping):
         raise BadTemplate(f"the server has no node type {kind!r:.80} (node {node})")
     for part in ("required", "optional"):
-        row = object_at(known, "input", part).get(slot)
+        row = object_at(definition, "input", part).get(slot)
         if isinstance(row, list) and row:
             return [row[0], object_at(row[1]) if len(row) > 1 else {}]
     raise BadTemplate(f"{kind} (node {node}) has no input {slot!r:.80}")
 
 
-def _schema(one: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
-    """JSON Schema of one parameter: of its first place; where it is within a text, that of a text."""
+def _schema(parameter: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
+    """JSON Schema of one parameter, from its first place; that of a string if the parameter is within a text."""
     row = rows[0]
-    if not one.is_whole:
+    if not parameter.is_whole:
         return {"type": "string"}
     if row is None:
-        return {} if "type" in one.written or "enum" in one.written else dict(_SCALAR)
+        return {} if "type" in parameter.written or "enum" in parameter.written else dict(_SCALAR)
     kind, options = row
     choices = options.get("options") if kind == "COMBO" else kind
     if isinstance(choices, list):
@@ -121,20 +125,20 @@ def _schema(one: Parameter, rows: list[list[Any] | None]) -> dict[str, Any]:
     elif isinstance(kind, str) and kind in _TYPES:
         schema = {"type": _TYPES[kind], **_bounds(kind, options)}
     else:
-        place = " of node ".join(reversed(one.places[0]))
+        place = " of node ".join(reversed(parameter.places[0]))
         raise BadTemplate(
-            f"{one.name}: {place} takes a {kind!s:.40}; only numbers, texts, truth values and choices can be parameters"
+            f"{parameter.name}: {place} takes a {kind!s:.40}; only numbers, texts, truth values and choices can be parameters"
         )
     if isinstance(tooltip := options.get("tooltip"), str) and tooltip:
         schema["description"] = tooltip[:_LONGEST_TOOLTIP]
     return schema
 
 
-def _default(one: Parameter, own: list[Any], row: list[Any] | None) -> Any:
-    """What a parameter is where it is left out: what the workflow has there, else what the server says; None: neither says it."""
-    if own:
-        return own[0] if all(value == own[0] for value in own) else None
-    return row[1].get("default") if row is not None and one.is_whole else None
+def _default(parameter: Parameter, own_values: list[Any], row: list[Any] | None) -> Any:
+    """The default of a parameter: the value of the workflow, else the server's default; None if neither has one."""
+    if own_values:
+        return own_values[0] if all(value == own_values[0] for value in own_values) else None
+    return row[1].get("default") if row is not None and parameter.is_whole else None
 
 
 def _of_choices(choices: list[Any]) -> dict[str, Any]:
@@ -145,8 +149,8 @@ def _of_choices(choices: list[Any]) -> dict[str, Any]:
 def _bounds(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if kind not in ("INT", "FLOAT"):
         return {}
-    found = {"minimum": options.get("min"), "maximum": options.get("max")}
-    return {key: value for key, value in found.items() if _is_number(value)}
+    bounds = {"minimum": options.get("min"), "maximum": options.get("max")}
+    return {key: value for key, value in bounds.items() if _is_number(value)}
 
 
 def _fits(schema: Mapping[str, Any], value: Any) -> bool:
@@ -167,9 +171,9 @@ def _is_upload(row: list[Any]) -> bool:
     return any(row[1].get(f"{kind}_upload") is True for kind in ("image", "video", "audio", "file"))
 
 
-def _own_values(template: Template, one: Parameter) -> list[Any]:
-    """The values that the workflow itself has in the places of a parameter; empty where a mark is, or nothing."""
-    inputs = [(template.graph[node]["inputs"], slot) for node, slot in one.places]
-    if all(slot in given and "{{" not in str(given[slot]) for given, slot in inputs):
-        return [given[slot] for given, slot in inputs]
+def _own_values(template: Template, parameter: Parameter) -> list[Any]:
+    """The values of the workflow itself in the places of a parameter; empty if one of them is a mark or missing."""
+    inputs = [(template.graph[node]["inputs"], slot) for node, slot in parameter.places]
+    if all(slot in node_inputs and "{{" not in str(node_inputs[slot]) for node_inputs, slot in inputs):
+        return [node_inputs[slot] for node_inputs, slot in inputs]
     return []

@@ -1,4 +1,4 @@
-"""What both APIs of ComfyUI have in common: the values of a call, the id of its run, and what is said of it meanwhile."""
+"""The shared part of both APIs of ComfyUI: the values of a call, the id of its run, and reports of its progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tavern_core.model.plain_data import json_digest
 
 _NAMESPACE: Final = uuid.UUID("6f1b1e0e-53b2-5b5c-9c1d-0c5ad1a6f3aa")
 _LARGEST_SEED: Final = 2**53 - 1
-"""What every reader of JSON can hold."""
+"""The largest integer that every JSON parser can hold."""
 _BETWEEN_PREVIEWS_S: Final = 2.0
 _MOST_PREVIEWS: Final = 30
 _LARGEST_PREVIEW: Final = 4_000_000
@@ -26,7 +26,7 @@ _LARGEST_PREVIEW: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class ComfyUIRequest:
-    """What one call asks for."""
+    """The request of one call."""
 
     tool: UpstreamTool
     run: str
@@ -39,31 +39,35 @@ class ComfyUIRequest:
     call: UpstreamCall
 
     def must_be_of(self, mark: object) -> None:
-        """Raises IdempotencyConflict: the run that was found by the key has the mark of other arguments (IDEMPOTENCY_CONFLICT)."""
+        """Check the mark of a run that was found by the key.
+
+        Raises:
+            IdempotencyConflict: it is the mark of other arguments (IDEMPOTENCY_CONFLICT).
+        """
         if isinstance(mark, str) and mark and mark != self.mark:
             text = f"the key was used for a call of {self.tool.name} with other arguments, which is run {self.run}"
             raise IdempotencyConflict(text, hint="use a key of its own for each call", outcome="none")
 
 
 def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> ComfyUIRequest:
-    """The order of a call. Seeds that it does not name are drawn: of its key where it has one, so that a repetition is one."""
+    """The request of a call. Missing seeds are drawn; with a key they follow from it, so that a repeated call has the same."""
     context = call.call.context
     if call.key:
         parts = (upstream, tool.name, owner_of(context), call.key)
         run = uuid.uuid5(_NAMESPACE, "\x1f".join(parts))
-        draw = random.Random(run.int)
+        generator = random.Random(run.int)
     else:
-        run, draw = uuid.uuid4(), random.Random()
-    takes = tool.input_schema.get("properties", {})
-    seeds = {name: _seed(draw, takes[name]) for name in tool.data["seeds"] if arguments.get(name) is None}
+        run, generator = uuid.uuid4(), random.Random()
+    properties = tool.input_schema.get("properties", {})
+    seeds = {name: _seed(generator, properties[name]) for name in tool.data["seeds"] if arguments.get(name) is None}
     mark = json_digest(arguments)[:32]
     return ComfyUIRequest(tool, str(run), bool(call.key), {**arguments, **seeds}, mark, call)
 
 
-def _seed(draw: random.Random, schema: Mapping[str, Any]) -> int:
-    """One that the node takes."""
+def _seed(generator: random.Random, schema: Mapping[str, Any]) -> int:
+    """A random seed within the bounds of the node."""
     most = int(min(schema.get("maximum", _LARGEST_SEED), _LARGEST_SEED))
-    return draw.randint(min(int(max(schema.get("minimum", 0), 0)), most), most)
+    return generator.randint(min(int(max(schema.get("minimum", 0), 0)), most), most)
 
 
 class ProgressReporter:

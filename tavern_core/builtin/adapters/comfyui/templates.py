@@ -57,12 +57,12 @@ SIDECAR: Final[Mapping[str, Any]] = {
 
 
 class BadTemplate(ValueError):
-    """Why a file is not a template."""
+    """A file is not a template; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a template."""
+    """A parameter of a template."""
 
     name: str
     places: tuple[tuple[str, str], ...]
@@ -71,12 +71,12 @@ class Parameter:
     """False: it only occurs within texts."""
     is_file: bool = False
     written: Mapping[str, Any] = field(default_factory=dict)
-    """What the file beside the template says of it, as JSON Schema."""
+    """Its JSON Schema in the file beside the template."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One workflow with its parameters."""
+    """A workflow with its parameters."""
 
     name: str
     graph: Mapping[str, Any]
@@ -86,12 +86,12 @@ class Template:
 
 
 def read_templates(folder: Path) -> tuple[list[Template], dict[str, str]]:
-    """The templates of a folder by name, and file name → why it is none.
+    """The templates of a folder by name, and file name → why it is not a template.
 
     Raises:
         ToolFailed: the folder cannot be read (TOOL_ERROR).
     """
-    found: list[Template] = []
+    templates: list[Template] = []
     flaws: dict[str, str] = {}
     with Folder(folder) as opened:
         names = [entry.name for entry in opened.entries() if entry.name.endswith(".json")][:_MOST_FILES]
@@ -101,14 +101,14 @@ def read_templates(folder: Path) -> tuple[list[Template], dict[str, str]]:
             beside = file.removesuffix(".json") + _SIDECAR
             try:
                 sidecar = _file(opened, beside) if beside in names else {}
-                found.append(template(file.removesuffix(".json"), _file(opened, file), sidecar))
+                templates.append(template(file.removesuffix(".json"), _file(opened, file), sidecar))
             except (BadTemplate, ToolFailed) as flaw:
                 flaws[file] = str(flaw)
-    return found, flaws
+    return templates, flaws
 
 
 OBJECT_INFO: Final = "object_info.json"
-"""What ``GET /object_info`` answered once, for servers that do not offer it."""
+"""A stored answer of ``GET /object_info``, for servers that do not offer it."""
 
 
 def read_object_info(folder: Path) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ def read_object_info(folder: Path) -> Mapping[str, Any]:
 
 
 def template(name: str, graph: Any, sidecar: Any) -> Template:
-    """What a workflow and the file beside it come to. Raises BadTemplate: they come to nothing."""
+    """Make a template of a workflow and the file beside it. Raises BadTemplate: they are invalid."""
     _check(graph)
     if problems := compile_validator(SIDECAR, name=f"{name}{_SIDECAR}").problems(sidecar):
         raise BadTemplate(f"{name}{_SIDECAR}{problems[0].path}: {problems[0].message}")
@@ -153,14 +153,14 @@ def fill(graph: Mapping[str, Any], places: Mapping[str, Any], values: Mapping[st
     filled = copy.deepcopy(dict(graph))
     for name, spots in places.items():
         for node, slot in spots:
-            written = graph[node]["inputs"].get(slot)
-            if isinstance(written, str) and (marks := _names_in(written)):
+            original = graph[node]["inputs"].get(slot)
+            if isinstance(original, str) and (marks := _names_in(original)):
                 if missing := [mark for mark in marks if values.get(mark) is None]:
                     raise ToolFailed(f"a value for {missing[0]} is needed")
                 filled[node]["inputs"][slot] = (
                     values[name]
-                    if _MARK.fullmatch(written.strip())
-                    else _MARK.sub(lambda found: str(values[found[1].strip()]), written)
+                    if _MARK.fullmatch(original.strip())
+                    else _MARK.sub(lambda found: str(values[found[1].strip()]), original)
                 )
             elif values.get(name) is not None:
                 filled[node]["inputs"][slot] = values[name]
@@ -187,19 +187,19 @@ def _check(graph: Any) -> None:
 
 def _parameters(graph: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator[Parameter]:
     marked: dict[str, list[tuple[str, str]]] = {}
-    whole: set[str] = set()
+    whole_names: set[str] = set()
     for node, content in graph.items():
         for slot, value in content["inputs"].items():
-            if not isinstance(value, str) and (within := _MARK.search(str(value))):
+            if not isinstance(value, str) and (mark := _MARK.search(str(value))):
                 raise BadTemplate(
-                    f"node {node}, {slot}: {within[0]:.80} is inside a list or an object; mark whole inputs or texts"
+                    f"node {node}, {slot}: {mark[0]:.80} is inside a list or an object; mark whole inputs or texts"
                 )
             for name in _names_in(value) if isinstance(value, str) else ():
                 if not _is_name(name):
                     raise BadTemplate(f"node {node}, {slot}: {{{{{name:.80}}}}} holds no {_NAME}")
                 marked.setdefault(name, []).append((node, slot))
                 if _MARK.fullmatch(value.strip()):
-                    whole.add(name)
+                    whole_names.add(name)
     for name in sorted(marked.keys() | listed.keys()):
         row = listed.get(name, {})
         places = list(dict.fromkeys(marked.get(name, ())))
@@ -210,8 +210,8 @@ def _parameters(graph: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator
             places = list(dict.fromkeys([*places, place]))
         if not places:
             raise BadTemplate(f"inputs.{name} names no node and input, and the workflow has no {{{{{name}}}}}")
-        written = {key: row[key] for key in _WRITTEN if key in row}
-        yield Parameter(name, tuple(places), name in whole or name not in marked, bool(row.get("file")), written)
+        schema = {key: row[key] for key in _WRITTEN if key in row}
+        yield Parameter(name, tuple(places), name in whole_names or name not in marked, bool(row.get("file")), schema)
 
 
 _NAME: Final = f"name of a parameter: letters, digits and _ of any script, at most {_LONGEST_NAME}, no digit first"
@@ -221,13 +221,13 @@ def _is_name(text: str) -> bool:
     return text.isidentifier() and len(text) <= _LONGEST_NAME
 
 
-def _node(graph: Mapping[str, Any], named: str) -> str:
+def _node(graph: Mapping[str, Any], id_or_title: str) -> str:
     """The id of a node, by its id or its title."""
-    if named in graph:
-        return named
-    titled = [node for node, content in graph.items() if object_at(content, "_meta").get("title") == named]
+    if id_or_title in graph:
+        return id_or_title
+    titled = [node for node, content in graph.items() if object_at(content, "_meta").get("title") == id_or_title]
     if len(titled) != 1:
-        raise BadTemplate(f"{'no' if not titled else 'more than one'} node has the id or title {named!r:.60}")
+        raise BadTemplate(f"{'no' if not titled else 'more than one'} node has the id or title {id_or_title!r:.60}")
     return titled[0]
 
 

@@ -1,4 +1,4 @@
-"""What ComfyUI says of a run while it goes on: JSON and previews over a WebSocket, made into progress."""
+"""Messages of ComfyUI about a running workflow: JSON and previews over a WebSocket, converted into progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_METADATA: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A picture of something unfinished."""
+    """A picture of an unfinished result."""
 
     data: bytes
     media_type: str
@@ -28,7 +28,7 @@ class RunProgress:
     """The progress of one run.
 
     Args:
-        graph: what runs; nodes that are not in it are not counted.
+        graph: the workflow that runs; nodes that are not in it are not counted.
     """
 
     def __init__(self, run: str, graph: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class RunProgress:
 
     @property
     def done(self) -> float:
-        """How many nodes are finished."""
+        """The number of finished nodes, plus the finished part of the current one."""
         return min(len(self._done) + self._part, float(self.total))
 
     @property
@@ -51,7 +51,7 @@ class RunProgress:
 
     @property
     def says(self) -> str:
-        """What is being worked on."""
+        """The node that runs, as text; empty if it is not known."""
         return f"{self._graph[self._now]['class_type']} (node {self._now})" if self._now in self._graph else ""
 
     def text(self, message: str | bytes) -> Literal["moved", "ended", ""]:
@@ -114,12 +114,12 @@ def preview_of(message: bytes) -> Preview | None:
     if kind != _PREVIEW_WITH_METADATA or number > min(_MOST_METADATA, len(message) - 9):
         return None
     try:
-        about = from_json(message[8 : 8 + number])
+        metadata = from_json(message[8 : 8 + number])
     except ValueError:
         return None
-    media_type = about.get("image_type") if isinstance(about, Mapping) else None
-    known = [name for name in _FORMATS.values() if name == media_type]
-    return Preview(message[8 + number :], known[0] if known else "image/jpeg")
+    media_type = metadata.get("image_type") if isinstance(metadata, Mapping) else None
+    formats = [name for name in _FORMATS.values() if name == media_type]
+    return Preview(message[8 + number :], formats[0] if formats else "image/jpeg")
 
 
 def _part(state: Mapping[str, Any]) -> float:

@@ -95,7 +95,7 @@ class McpAdapter:
 
 
 async def _connection_module() -> Any:
-    """Imported in a thread: it takes seconds."""
+    """Import the module in a thread, because it takes seconds."""
     try:
         return await asyncio.to_thread(importlib.import_module, f"{__name__}.connection")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What a server wants to know of the person behind a call (elicitation), in both eras."""
+"""Questions of a server to the person behind a call (elicitation), in both eras."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tavern_core.schema.schema_lint_rules import house_flaws
 
 MOST_QUESTIONS: Final = 20
 MOST_ROUNDS: Final = 20
-"""Times that one call may ask the person something."""
+"""Maximum rounds of questions in one call."""
 _LONGEST_MESSAGE: Final = 4_000
 _OPENED: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -28,14 +28,17 @@ _OPENED: Final[Mapping[str, Any]] = {
 
 
 class RunningCalls:
-    """The calls of one connection. A server of the old era asks during a call and does not say during which: with several callers no one can be asked."""
+    """The running calls of one connection.
+
+    A server of the old era does not say for which call it asks: with several callers, no one can be asked.
+    """
 
     def __init__(self) -> None:
         self._running: list[_Running] = []
 
     @contextmanager
     def running(self, call: UpstreamCall) -> Iterator[_Running]:
-        """The server may ask its person meanwhile."""
+        """While the context is open, the server may ask the person of `call`."""
         running = _Running(call)
         self._running.append(running)
         try:
@@ -48,28 +51,28 @@ class RunningCalls:
         running = list(self._running)
         if not running or len({owner_of(one.call.call.context) for one in running}) != 1:
             return ErrorData(code=INVALID_REQUEST, message="it is not known whom this question is for")
-        asked = running[-1]
+        latest = running[-1]
         try:
-            answer = await elicit(params.model_dump(by_alias=True, mode="json", exclude_none=True), asked.call)
+            answer = await elicit(params.model_dump(by_alias=True, mode="json", exclude_none=True), latest.call)
         except CallError as error:
-            asked.refuse(error)
+            latest.refuse(error)
             return ElicitResult(action="cancel")
         return ElicitResult.model_validate(answer)
 
 
 class _Running:
-    """One call, and why its person could not be asked."""
+    """A running call, and the error if its person could not be asked."""
 
     def __init__(self, call: UpstreamCall) -> None:
         self.call = call
         self._refused: CallError | None = None
 
     def refuse(self, error: CallError) -> None:
-        """The person could not be asked."""
+        """Record that the person could not be asked."""
         self._refused = error
 
     def check(self) -> None:
-        """Raises CallError: the person could not be asked."""
+        """Raise the error that `refuse` recorded, if any."""
         if self._refused is not None:
             raise self._refused
 
@@ -118,7 +121,7 @@ async def elicit(params: Mapping[str, Any], call: UpstreamCall, name: str = "ans
 
 
 def _complete(answer: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """With the defaults of the form, where the person said nothing."""
+    """Fill in the defaults of the form for values that the person left out."""
     try:
         fill = compile_defaults(schema)
     except SchemaInvalid:

@@ -1,4 +1,4 @@
-"""One connection to an MCP server, and what a host asks of it.
+"""A connection to an MCP server, and the requests of a host over it.
 
 connected(upstream) → McpConnection
     SessionTask: a task of its own enters the transport and the session, and leaves them again: what breaks in it breaks nothing else
@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 LIST_S: Final = 60.0
 CHECK_S: Final = 10.0
 PERSON_S: Final = 300.0
-"""How much longer connecting may take where a person logs in."""
+"""Additional seconds for connecting if a person logs in."""
 CLOSE_S: Final = 10.0
 _STATE_ONLY_S: Final = (0.05, 1.0)
-"""Between rounds in which a server asks nothing and only wants to be called again: at first, at most."""
+"""Seconds between rounds in which a server asks nothing and only wants to be called again: at first, at most."""
 _CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "extensions": {EXTENSION: {}}}
 
 
@@ -75,7 +75,7 @@ async def connected(upstream: Upstream, show: Show | None = None) -> McpConnecti
     """See `Adapter.connect`.
 
     Args:
-        show: where a person can log in.
+        show: shows a person the address to log in; None: no person can log in.
     """
     return await SessionTask(upstream, show).opened()
 
@@ -96,7 +96,7 @@ class SessionTask:
         self._task = asyncio.create_task(self._serve(), name=f"mcp {upstream.name}")
 
     async def opened(self) -> McpConnection:
-        """The connection; what was begun is taken back when there will be none."""
+        """Wait for the connection; if it fails, what was opened is closed."""
         try:
             seconds = self._upstream.settings.get("connectTimeoutMs", 60_000) / 1000
             seconds += 0 if self._show is None else PERSON_S
@@ -189,7 +189,7 @@ class SessionTask:
             self._upstream.changed()
 
     async def _negotiate(self, session: ClientSession) -> None:
-        """The new era where the server knows it, else the old one."""
+        """Agree on the new era if the server supports it, else on the old one."""
         pending = self._pending
         try:
             await session.discover()
@@ -208,7 +208,7 @@ class SessionTask:
         pending.negotiated()
 
     def _meta(self, session: ClientSession) -> dict[str, Any]:
-        """What each request of the new era says of the client."""
+        """The metadata about the client in each request; empty in the old era."""
         if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             return {}
         return {
@@ -222,8 +222,8 @@ class McpConnection(McpDocuments):
     """`contract.adapters.Connection` and `contract.adapters.Documents`.
 
     Args:
-        task: to which the session belongs.
-        meta: what each request says of the client; in the new era only.
+        task: the task to which the session belongs.
+        meta: the metadata about the client in each request; empty in the old era.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class McpConnection(McpDocuments):
         self._meta = meta
         self._roots = tuple(upstream.settings.get("roots", ()))
         self._headers: dict[str, Mapping[tuple[str, ...], str]] = {}
-        """Tool → which arguments the server wants as headers, too."""
+        """Tool → the arguments that the server also wants as headers."""
 
     @property
     def _is_modern(self) -> bool:
@@ -263,11 +263,11 @@ class McpConnection(McpDocuments):
         progress: ProgressCallback | None = None,
         tool: str = "",
     ) -> dict[str, Any]:
-        """Ask the server something and return the result as it came.
+        """Send a request to the server and return its result unchanged.
 
         Args:
             name: what the request is about, for the header of the new era.
-            tool: that is called.
+            tool: the tool that is called.
 
         Raises:
             CallError: as `failure_of` says.
@@ -289,24 +289,24 @@ class McpConnection(McpDocuments):
         """See `Connection.list_tools`."""
         try:
             async with asyncio.timeout(LIST_S):
-                found = await read_tools(self)
+                listing = await read_tools(self)
         except TimeoutError:
             raise UpstreamError(f"the list of tools is not complete after {LIST_S:g} s", retryable=True) from None
         self._headers = {}
         info = self._session.server_info
         forwards = bool(self._upstream.idempotency_header and not self._upstream.command)
         return replace(
-            found,
-            tools=[replace(tool, forwards_key=True) for tool in found.tools] if forwards else found.tools,
+            listing,
+            tools=[replace(tool, forwards_key=True) for tool in listing.tools] if forwards else listing.tools,
             description=text_of(self._session.instructions),
             version=text_of(info.version) if info is not None else "",
         )
 
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         """See `Connection.invoke`."""
-        with self._calls.running(call) as person:
+        with self._calls.running(call) as running:
             result = await self._call(tool, arguments, call)
-            person.check()
+            running.check()
             return await self._answer(result, tool, call)
 
     async def _answer(self, result: dict[str, Any], tool: UpstreamTool, call: UpstreamCall) -> ToolResult:
@@ -320,7 +320,7 @@ class McpConnection(McpDocuments):
         return await result_of(result, tool.name, call)
 
     async def _call(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> dict[str, Any]:
-        """``tools/call``, again and again while the server wants to know something of the person."""
+        """Send ``tools/call``, and again after each round of questions from the server."""
 
         wants_headers = self._is_modern and not self._upstream.command
         headers: dict[str, str] = {}
@@ -350,10 +350,10 @@ class McpConnection(McpDocuments):
                 delay = min(delay * 2, _STATE_ONLY_S[1])
 
     def _header_map(self, tool: UpstreamTool) -> Mapping[tuple[str, ...], str]:
-        """Which arguments the server wants as headers, too."""
-        if (known := self._headers.get(tool.name)) is None:
-            known = self._headers[tool.name] = x_mcp_header_map(dict(tool.input_schema))
-        return known
+        """The arguments that the server also wants as headers."""
+        if (header_map := self._headers.get(tool.name)) is None:
+            header_map = self._headers[tool.name] = x_mcp_header_map(dict(tool.input_schema))
+        return header_map
 
     async def check(self) -> None:
         """See `Connection.check`."""
@@ -368,7 +368,7 @@ class McpConnection(McpDocuments):
 
 
 def _flaw(error: ValidationError | RuntimeError) -> str:
-    """What is wrong with an answer, without the answer."""
+    """The reason why an answer is invalid, without its content."""
     if isinstance(error, RuntimeError):
         return str(error)[:300]
     first = error.errors(include_url=False, include_input=False)[0]

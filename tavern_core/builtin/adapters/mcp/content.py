@@ -1,4 +1,4 @@
-"""What a tool answered: the parts of a result as blocks of a ToolResult, bytes as artifacts of the caller."""
+"""The answer of a tool: the parts of a result as blocks of a ToolResult, bytes as artifacts of the caller."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ async def result_of(result: Mapping[str, Any], tool: str, call: UpstreamCall) ->
 
 
 async def block_of(part: object, tool: str, call: UpstreamCall) -> dict[str, Any]:
-    """One part. A part that is nothing known becomes a text that says so: the others are of use without it."""
+    """The block of one part. A part of an unknown kind becomes a text that says so: the others are useful without it."""
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(part, dict):
         if kind == "text" and isinstance(part.get("text"), str):
             return {"type": "text", "text": part["text"]}
         if kind in ("image", "audio") and isinstance(part.get("data"), str):
-            return await _kept(part["data"], part.get("mimeType"), f"{tool}-{kind}", call)
+            return await _keep(part["data"], part.get("mimeType"), f"{tool}-{kind}", call)
         if kind == "resource_link" and isinstance(part.get("uri"), str):
             return _link(part)
         if kind == "resource" and isinstance(resource := part.get("resource"), dict):
@@ -57,7 +57,7 @@ async def block_of(part: object, tool: str, call: UpstreamCall) -> dict[str, Any
 
 
 def _link(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A link; what is not as the protocol has it is left out. A link has a name, if only its address."""
+    """A link without fields that do not fit the protocol. If it has no name, its address is the name."""
     link: dict[str, Any] = {"type": "resource_link", "uri": part["uri"], "name": part["uri"]}
     link |= {key: text for key in _LINK_KEYS if (text := text_of(part.get(key)))}
     if isinstance(size := part.get("size"), int) and not isinstance(size, bool):
@@ -71,21 +71,23 @@ async def _resource(resource: Mapping[str, Any], tool: str, call: UpstreamCall) 
     if isinstance(text := resource.get("text"), str):
         return {"type": "resource", "resource": {"uri": uri, "mimeType": kind or "text/plain", "text": text}}
     if isinstance(blob := resource.get("blob"), str):
-        return await _kept(blob, kind, uri.rpartition("/")[2] or f"{tool}-resource", call)
+        return await _keep(blob, kind, uri.rpartition("/")[2] or f"{tool}-resource", call)
     return {"type": "text", "text": f"[the resource {uri[:200]} holds nothing that can be shown]"}
 
 
-async def _kept(data: str, kind: object, name: str, call: UpstreamCall) -> dict[str, Any]:
+async def _keep(data: str, kind: object, name: str, call: UpstreamCall) -> dict[str, Any]:
     """Keep base64 as an artifact; in a thread, because it may be large and is written to the disk."""
-    return await asyncio.to_thread(_kept_now, data, text_of(kind) or _BYTES, name[:200], call)
+    return await asyncio.to_thread(_keep_now, data, text_of(kind) or _BYTES, name[:200], call)
 
 
-def _kept_now(data: str, media_type: str, name: str, call: UpstreamCall) -> dict[str, Any]:
+def _keep_now(data: str, media_type: str, name: str, call: UpstreamCall) -> dict[str, Any]:
     try:
-        raw = binascii.a2b_base64("".join(data.split()).encode("ascii"), strict_mode=True)  # else it skips other signs
+        raw = binascii.a2b_base64(
+            "".join(data.split()).encode("ascii"), strict_mode=True
+        )  # else it skips other characters
     except ValueError:
         return {"type": "text", "text": f"[{name}: its data is not base64]"}
     try:
         return call.context.keep(raw, media_type, name)
-    except UsageError:  # it is no media type: its bytes are of use all the same
+    except UsageError:  # it is no media type: its bytes are useful all the same
         return call.context.keep(raw, _BYTES, name)

@@ -23,19 +23,19 @@ _MOST: Final = 2_000
 _REFUSED: Final = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY})
 """Codes with which a server says that it has not begun."""
 _SERVER_ERROR: Final = CONNECTION_CLOSED
-"""Servers give it for any error. The library gives it for a lost answer, too, in words of its own."""
+"""Servers use it for any error. The library also uses it for a lost answer, with the texts of `_LOST`."""
 _LOST: Final = ("SSE stream ", "Connection closed")
 
 
 class AnswerLost(MCPError):
-    """The answer to one request has been lost; where a whole connection is lost, its transport says so."""
+    """The answer to one request was lost. The loss of a whole connection is reported by its transport."""
 
     def __init__(self, why: str) -> None:
         super().__init__(CONNECTION_CLOSED, why)
 
 
 def text_of(value: object, most: int = _MOST) -> str:
-    """Words of a server, of a bounded length."""
+    """A text of a server, cut to `most` characters; empty for anything else."""
     return value[:most] if isinstance(value, str) else ""
 
 
@@ -43,50 +43,50 @@ def failure_of(error: MCPError, what: str, tool: str = "") -> CallError:
     """The error of a call for a JSON-RPC error.
 
     Args:
-        what: was asked of the server, for the message.
-        tool: that was called; empty: none was.
+        what: the request to the server, for the message.
+        tool: the tool that was called; empty: none.
     """
-    said, code = text_of(error.message) or "it gives no reason", error.code
-    if isinstance(error, AnswerLost) or (code == CONNECTION_CLOSED and said.startswith(_LOST)):
-        return UpstreamError(f"{what}: the answer broke off: {said}", outcome="unknown", retryable=True)
+    reason, code = text_of(error.message) or "it gives no reason", error.code
+    if isinstance(error, AnswerLost) or (code == CONNECTION_CLOSED and reason.startswith(_LOST)):
+        return UpstreamError(f"{what}: the answer broke off: {reason}", outcome="unknown", retryable=True)
     if code == REQUEST_TIMEOUT:
-        return CallTimeout(f"{what}: no answer in time: {said}", outcome="unknown", retryable=True)
-    if tool and (code == METHOD_NOT_FOUND or (code == INVALID_PARAMS and is_unknown_tool(said, tool))):
+        return CallTimeout(f"{what}: no answer in time: {reason}", outcome="unknown", retryable=True)
+    if tool and (code == METHOD_NOT_FOUND or (code == INVALID_PARAMS and is_unknown_tool(reason, tool))):
         return ToolNotFound(
-            f"the server has no tool {tool!r:.200} any more: {said}", hint="`tavern upstreams refresh` lists again"
+            f"the server has no tool {tool!r:.200} any more: {reason}", hint="`tavern upstreams refresh` lists again"
         )
     if tool and code == INVALID_PARAMS:
         hint = "change the arguments as it says"
-        return InputInvalid(f"{what}: the server refuses the arguments: {said}", hint=hint, **_data(error))
+        return InputInvalid(f"{what}: the server refuses the arguments: {reason}", hint=hint, **_data(error))
     outcome: Outcome = "none" if code in _REFUSED else "unknown"
     if code == PARSE_ERROR:
-        return UpstreamError(f"{what}: the server answers with what is not MCP: {said}", outcome="unknown")
+        return UpstreamError(f"{what}: the server answers with what is not MCP: {reason}", outcome="unknown")
     retryable = code in (INTERNAL_ERROR, _SERVER_ERROR)
-    return UpstreamError(f"{what}: {said}", outcome=outcome, retryable=retryable, **_data(error))
+    return UpstreamError(f"{what}: {reason}", outcome=outcome, retryable=retryable, **_data(error))
 
 
 def tool_failure(result: Mapping[str, Any], blocks: list[dict[str, Any]], tool: str) -> CallError:
     """The error of a call for a result with ``isError``."""
     words = [text for block in blocks if block["type"] == "text" and (text := block.get("text"))]
-    said = text_of("\n".join(words)) or f"{tool} says that it failed"
-    if is_unknown_tool(said, tool) and len(said) < len(tool) + 40:
+    message = text_of("\n".join(words)) or f"{tool} says that it failed"
+    if is_unknown_tool(message, tool) and len(message) < len(tool) + 40:
         return ToolNotFound(
             f"the server has no tool {tool!r:.200} any more", hint="`tavern upstreams refresh` lists again"
         )
     details: dict[str, Any] = {"content": blocks}
     if isinstance(value := result.get("structuredContent"), dict):
         details["value"] = value
-    return ToolFailed(said, outcome="unknown", **details)
+    return ToolFailed(message, outcome="unknown", **details)
 
 
-def is_unknown_tool(said: str, tool: str) -> bool:
+def is_unknown_tool(message: str, tool: str) -> bool:
     """Whether a server says that it has no such tool: the old era has no code for that."""
-    words = said.lower()
+    words = message.lower()
     return tool.lower() in words and ("unknown tool" in words or "not found" in words or "no such tool" in words)
 
 
 def _data(error: MCPError) -> dict[str, Any]:
-    """The code, and what the server added where that is small."""
+    """The code, and the data that the server added, if they are small."""
     data = error.data
     is_small = isinstance(data, str | int | float | bool) or (
         isinstance(data, dict | list) and len(repr(data)) <= _MOST

@@ -51,10 +51,10 @@ _POSTED: Final = {"accept": "application/json, text/event-stream", "content-type
 async def http_streams(
     upstream: Upstream, most: int, pending: PendingRequests, show: Show | None = None
 ) -> AsyncIterator[Any]:
-    """(what to read, what to write to, what makes requests in the new era).
+    """(stream to read, stream to write, transport of requests in the new era).
 
     Args:
-        show: where a person can log in.
+        show: shows a person the address to log in; None: no person can log in.
     """
     inner: httpx2.AsyncClient = upstream.http(timeout_s=_MOST_WAIT_S, max_bytes=most)
     async with AsyncExitStack() as opened:
@@ -72,12 +72,12 @@ async def http_streams(
 
 
 class NonRaisingClient:
-    """What the library uses of a client; a request that fails is answered instead of raising.
+    """The methods of an HTTP client that the library uses. A request that fails gets an error response instead of raising.
 
     Args:
         sender: the host's client, or one that goes through the host's clients.
         auth: adds tokens to requests.
-        most: bytes of one message.
+        most: maximum bytes of one message.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class NonRaisingClient:
         most: int,
     ) -> None:
         self._sender = sender
-        own = {name.lower(): value for name, value in upstream.headers.items()}
-        self._headers = {k: v for k, v in own.items() if k != "accept-encoding" and not _is_of_protocol(k)}
+        headers = {name.lower(): value for name, value in upstream.headers.items()}
+        self._headers = {k: v for k, v in headers.items() if k != "accept-encoding" and not _is_of_protocol(k)}
         """Headers for requests to the server, and not for those to its login server."""
         self._posted = {**sender.headers, **self._headers, **_POSTED}
         """Headers of each request of `post`."""
@@ -101,13 +101,13 @@ class NonRaisingClient:
         self.max_redirects = sender.max_redirects
         # Calls have deadlines of their own, and a stream of changes is silent for days.
         self._timeout = httpx2.Timeout(CONNECT_S, read=None)
-        # The library sends one message after another: what gets no answer but a status must not hold up the rest.
+        # The library sends messages one after another: one that is answered with only a status must not delay the others.
         self._short_timeout = httpx2.Timeout(CONNECT_S, read=_STATUS_S)
 
     def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
         """See `httpx2.AsyncClient`."""
-        given = {name.lower(): value for name, value in options.pop("headers", {}).items()}
-        headers = {**self._headers, **given}
+        request_headers = {name.lower(): value for name, value in options.pop("headers", {}).items()}
+        headers = {**self._headers, **request_headers}
         message = options.get("json")
         is_request = isinstance(message, dict) and "method" in message and "id" in message
         timeout = self._timeout if is_request or method == "GET" else self._short_timeout
@@ -126,10 +126,10 @@ class NonRaisingClient:
     async def send(self, request: httpx2.Request, *, is_for_library: bool = True, **options: Any) -> httpx2.Response:
         """See `httpx2.AsyncClient`; always a stream, and never a redirect that is followed."""
         with self.transfer(request.extensions.get(_NUMBER)):
-            return await self._sent(request, is_for_library=is_for_library)
+            return await self._send(request, is_for_library=is_for_library)
         return httpx2.Response(502, request=request)  # no one awaits it any more
 
-    async def _sent(self, request: httpx2.Request, *, is_for_library: bool) -> httpx2.Response:
+    async def _send(self, request: httpx2.Request, *, is_for_library: bool) -> httpx2.Response:
         number = request.extensions.get(_NUMBER)
         try:
             response = await self._sender.send(request, stream=True, follow_redirects=False, auth=self._auth)
@@ -177,12 +177,12 @@ class NonRaisingClient:
 
 
 class _Origins(httpx2.AsyncBaseTransport):
-    """Sends through the host's clients: one for the upstream, one for each other origin that was granted, such as who knows its users."""
+    """Sends through the host's clients: one for the upstream, one for each other granted origin, such as its login server."""
 
     def __init__(self, upstream: Upstream, inner: httpx2.AsyncClient) -> None:
         self._upstream = upstream
-        self._own = _origin(httpx2.URL(upstream.url))
-        self._clients = {self._own: inner}
+        self._own_origin = _origin(httpx2.URL(upstream.url))
+        self._clients = {self._own_origin: inner}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """See `httpx2.AsyncBaseTransport`."""
@@ -194,12 +194,12 @@ class _Origins(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the clients of other origins; that of the upstream is closed by the code that made it."""
         for origin, client in self._clients.items():
-            if origin != self._own:
+            if origin != self._own_origin:
                 await client.aclose()
 
 
 def _is_of_protocol(name: str) -> bool:
-    """Whether a header says something of one request: what the operator writes there would be wrong for most."""
+    """Whether a header depends on the request, so that a fixed value of the operator would be wrong for most requests."""
     return name in ("accept", "content-type", "last-event-id") or name.startswith("mcp-")
 
 
@@ -210,8 +210,8 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 class _CheckedStream(httpx2.AsyncByteStream):
     """The body of an answer: an error in the middle ends it, and so do more values than can be parsed at once.
 
-    The library writes what is not a message into an error, as a whole and more than once. So it gets no JSON answer and no large event
-    that is not one.
+    The library copies an invalid message into an error, as a whole and more than once. So it gets no JSON answer and no
+    large event that is not a message.
     """
 
     def __init__(
@@ -234,28 +234,28 @@ class _CheckedStream(httpx2.AsyncByteStream):
         self._is_for_library = is_for_library and not self._is_error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The bytes; the host has unpacked them. Of a JSON answer that fails there are none."""
-        whole = bytearray()
+        """Iterate over the bytes, which the host has decompressed. A JSON answer that fails has none."""
+        buffer = bytearray()
         """The JSON answer, or the event that is coming."""
         try:
             async for chunk in _without_mark(self._pieces()):
-                start = max(len(whole) - 3, 0)
-                whole += chunk
+                start = max(len(buffer) - 3, 0)
+                buffer += chunk
                 if not self._is_stream:
                     continue
-                end = _end_of_event(whole, start, max)
-                if end < 0 and len(whole) > (most := self._client.most):
+                end = _end_of_event(buffer, start, max)
+                if end < 0 and len(buffer) > (most := self._client.most):
                     raise UpstreamError(f"{self._name} sent an event of more than {most:,} bytes", outcome="unknown")
                 if not self._is_for_library:
                     yield chunk
                 elif end >= 0:
-                    first = whole[: _end_of_event(whole, start, min)]
+                    first = buffer[: _end_of_event(buffer, start, min)]
                     if len(first) > LARGE or values_in(first) > FEW_VALUES:
                         await self._check(await asyncio.to_thread(_data_of, first))
-                    yield bytes(whole[:end])
-                del whole[: max(end, 0)]
+                    yield bytes(buffer[:end])
+                del buffer[: max(end, 0)]
             if not self._is_stream:
-                message = bytes(whole)
+                message = bytes(buffer)
                 if self._is_for_library:
                     value = await self._check(message)
                     if self._number is not None and value.get("id") not in (self._number, None):
@@ -266,8 +266,8 @@ class _CheckedStream(httpx2.AsyncByteStream):
                     if not await _is_rpc_error(message):
                         raise self._error
                 yield message
-            elif self._is_for_library and len(whole) <= LARGE:
-                yield bytes(whole)
+            elif self._is_for_library and len(buffer) <= LARGE:
+                yield bytes(buffer)
         except CallError as error:
             if error.hint and isinstance(error, OutputTooLarge):
                 error.hint = "ask for less, or raise `maxMessageBytes` in the `settings` of the upstream"
@@ -291,7 +291,7 @@ class _CheckedStream(httpx2.AsyncByteStream):
         return OutputTooLarge(message, outcome="unknown", limit=FEW_VALUES)
 
     async def _check(self, data: bytes) -> Any:
-        """The message. Raises CallError: the library would not take it for a message, or would parse it for long."""
+        """Parse and check a message. Raises CallError: it is not one for the library, or would take long to parse."""
         try:
             value = await read_json(data)
             message_of(value)
@@ -326,26 +326,26 @@ async def _without_mark(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def _end_of_event(data: bytearray, start: int, choose: Callable[..., int]) -> int:
-    """Where an event ends after `start`: the first or the last one, as `choose` is `min` or `max`; -1: none does."""
+    """The end of the first or the last event after `start`, as `choose` is `min` or `max`; -1: none ends there."""
     find = data.find if choose is min else data.rfind
     return choose((at + len(each) for each in _SEPARATORS if (at := find(each, start)) >= 0), default=-1)
 
 
 def _has_many(value: Any) -> bool:
-    """Whether it holds more values than can be parsed at once; commas in its texts are none."""
+    """Whether it holds more values than can be parsed at once; unlike `values_in`, it does not count commas in texts."""
     count, waiting = 0, [value]
     while waiting and count <= FEW_VALUES:
-        here = waiting.pop()
+        current = waiting.pop()
         count += 1
-        if isinstance(here, dict | list):
-            if len(here) > FEW_VALUES:
+        if isinstance(current, dict | list):
+            if len(current) > FEW_VALUES:
                 return True
-            waiting += here.values() if isinstance(here, dict) else here
+            waiting += current.values() if isinstance(current, dict) else current
     return count > FEW_VALUES
 
 
 def _refuse_lone_surrogates(data: bytes) -> None:
-    """Raises NotAMessage: the library could not read the text."""
+    """Raise NotAMessage if the library could not read the text."""
     try:
         from_json(data)
     except ValueError as error:
@@ -361,18 +361,18 @@ async def _is_rpc_error(body: bytes) -> bool:
 
 
 def _data_of(event: bytearray) -> bytes:
-    """The data of an event; none of one with lines without end."""
+    """The data of an event; empty if it has too many lines."""
     if event.count(b"\n") + event.count(b"\r") > FEW_VALUES:
         return b""
     return b"\n".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
 
 
 def _refusal(response: httpx2.Response, name: str) -> CallError | None:
-    """What an answer says that is not a message of MCP."""
+    """The error for an answer that is not a message of MCP; None if it may be one."""
     status, kind = response.status_code, response.headers.get("content-type", "").lower()
     if status == 202 or (status < 300 and not kind.startswith(("application/json", "text/event-stream"))):
-        said = f"HTTP {status}, {kind[:100] or 'no content type'}"
-        return UpstreamError(f"{name} answers with what is not MCP ({said})", outcome="unknown")
+        summary = f"HTTP {status}, {kind[:100] or 'no content type'}"
+        return UpstreamError(f"{name} answers with what is not MCP ({summary})", outcome="unknown")
     if status == 401:
         return login_needed(name)
     if status == 403:
@@ -402,7 +402,7 @@ def _error_of_status(status: int, name: str) -> UpstreamError:
 
 
 async def _is_forgotten(request: httpx2.Request, response: httpx2.Response, number: Any) -> bool:
-    """Whether a server of the old era refuses a request because of its session, as one does that was started anew.
+    """Whether a server of the old era refuses a request because it does not know its session, such as after a restart.
 
     The protocol has 404 for that; many servers answer 400. An error for the request itself has its number.
     """
@@ -419,7 +419,7 @@ async def _is_forgotten(request: httpx2.Request, response: httpx2.Response, numb
 
 
 def _lost(error: httpx2.HTTPError, name: str) -> CallError:
-    """Only a server that no one can connect to is a lost connection; other requests have connections of their own."""
+    """The error for a failed request. Only an unreachable server is a lost connection, as each request has its own one."""
     why = f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         hint = f"start the server, or correct `url` of {name} in tavern.yaml"

@@ -1,4 +1,4 @@
-"""What a server lists, on all pages: its tools, with notifications of changes; its resources and prompts.
+"""The lists of a server, with all pages: its tools, with notifications of changes; its resources and prompts.
 
 Each tool is judged alone: an invalid one does not affect the others.
 """
@@ -28,7 +28,7 @@ from tavern_core.errors import OutputTooLarge, UpstreamError, sayable
 from tavern_core.schema.schema_lint_rules import house_flaws
 
 MOST_ITEMS: Final = 10_000
-"""Tools, resources or prompts of one server."""
+"""Maximum number of tools, resources or prompts of one server."""
 MOST_PAGES: Final = 1_000
 MOST_TOOL_BYTES: Final = 200_000
 MOST_BYTES: Final = 64_000_000
@@ -41,13 +41,13 @@ _TURN: Final = 20
 
 
 async def pages(server: Requester, method: str, key: str) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
-    """Each page of a list: (the result, its items). Ends where a server has no end.
+    """Iterate over the pages of a list: (the result, its items). A list without an end is cut.
 
     Raises:
         UpstreamError: a page is not a list (UPSTREAM_ERROR).
     """
     params: dict[str, Any] = {}
-    seen: set[str] = set()
+    cursors: set[str] = set()
     for _ in range(MOST_PAGES):
         result = await server.request(method, params)
         items = result.get(key)
@@ -55,9 +55,9 @@ async def pages(server: Requester, method: str, key: str) -> AsyncIterator[tuple
             raise UpstreamError(f"the server's list of {key} is not a list")
         yield result, items
         cursor = result.get("nextCursor")
-        if not isinstance(cursor, str) or not cursor or len(cursor) > _LONGEST_CURSOR or cursor in seen:
+        if not isinstance(cursor, str) or not cursor or len(cursor) > _LONGEST_CURSOR or cursor in cursors:
             return
-        seen.add(cursor)
+        cursors.add(cursor)
         params = {"cursor": cursor}
 
 
@@ -65,7 +65,7 @@ async def read_tools(server: Requester) -> Listing:
     """List the tools; what cannot be used is left out, with the reason."""
     reader = _ListReader()
     async for page, items in pages(server, "tools/list", "tools"):
-        reader.hold(page.get("ttlMs"))
+        reader.add_ttl(page.get("ttlMs"))
         for number, item in enumerate(items):
             if number % _TURN == 0:
                 await asyncio.sleep(0)  # a page may be long
@@ -78,12 +78,12 @@ class _ListReader:
     def __init__(self) -> None:
         self._tools: dict[str, UpstreamTool] = {}
         self._left_out: dict[str, str] = {}
-        self._twice: set[str] = set()
+        self._duplicates: set[str] = set()
         self._ttls: list[int] = []
         self._bytes = 0
         self._count = 0
 
-    def hold(self, ttl: object) -> None:
+    def add_ttl(self, ttl: object) -> None:
         if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0:
             self._ttls.append(ttl)
 
@@ -91,7 +91,7 @@ class _ListReader:
         return Listing(tuple(self._tools.values()), min(self._ttls, default=None), left_out=self._left_out)
 
     def read(self, item: object) -> bool:
-        """Take one tool; False: no more are taken."""
+        """Read one tool; False: no more are accepted."""
         self._count += 1
         if self._count > MOST_ITEMS or self._bytes > MOST_BYTES:
             self._leave_out(
@@ -101,13 +101,13 @@ class _ListReader:
         name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(item, dict) or not isinstance(name, str) or not name:
             self._leave_out(f"tool number {self._count}", "it has no name")
-        elif name in self._twice:
+        elif name in self._duplicates:
             pass
         elif name in self._tools:
             if self._unusable(item, name) is None and tool_of(item, name) == self._tools[name]:
                 return True  # a server that ignores cursors lists each tool again
             del self._tools[name]
-            self._twice.add(name)
+            self._duplicates.add(name)
             self._leave_out(name, "the server lists several tools of this name, and none of them can be meant")
         elif (why := self._unusable(item, name)) is not None:
             self._leave_out(name, why)
@@ -203,8 +203,8 @@ class McpDocuments:
 
     async def list_resources(self: Requester) -> Sequence[Mapping[str, Any]]:
         """Resources, then templates (with `uriTemplate`)."""
-        found = await _listed(self, "resources/list", "resources", "uri")
-        return [*found, *await _listed(self, "resources/templates/list", "resourceTemplates", "uriTemplate")]
+        found = await _list_all(self, "resources/list", "resources", "uri")
+        return [*found, *await _list_all(self, "resources/templates/list", "resourceTemplates", "uriTemplate")]
 
     async def read_resource(self: Requester, uri: str) -> Mapping[str, Any]:
         """``{"contents": [{"uri", "mimeType", "text" | "blob"}]}``, as the server gives it."""
@@ -212,7 +212,7 @@ class McpDocuments:
 
     async def list_prompts(self: Requester) -> Sequence[Mapping[str, Any]]:
         """Prompts with their arguments."""
-        return await _listed(self, "prompts/list", "prompts", "name")
+        return await _list_all(self, "prompts/list", "prompts", "name")
 
     async def get_prompt(self: Requester, name: str, arguments: Mapping[str, str]) -> Mapping[str, Any]:
         """``{"description", "messages": […]}``, as the server gives it."""
@@ -221,16 +221,16 @@ class McpDocuments:
         )
 
 
-async def _listed(server: Requester, method: str, key: str, named: str) -> list[Mapping[str, Any]]:
+async def _list_all(server: Requester, method: str, key: str, identifier: str) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     size = 0
     try:
         async for _, items in pages(server, method, key):
             for item in items:
-                if isinstance(item, dict) and isinstance(item.get(named), str):
+                if isinstance(item, dict) and isinstance(item.get(identifier), str):
                     try:
                         size += len(to_json(item, fallback=refuse_no_json))
-                    except ValueError:  # half a character, or a key that is there twice: it costs itself
+                    except ValueError:  # a lone surrogate or a duplicate key: only this item is left out
                         continue
                     if len(found) >= MOST_ITEMS or size > MOST_BYTES:
                         return found
@@ -252,9 +252,9 @@ def _complete(result: dict[str, Any], key: str) -> dict[str, Any]:
         raise UpstreamError(f"the server's answer holds no {key}")
     if len(parts) > MOST_ITEMS:
         raise OutputTooLarge(f"the answer holds {len(parts):,} {key}", limit=MOST_ITEMS)
-    found = {name: value for name, value in result.items() if name in (key, "description")}
+    answer = {name: value for name, value in result.items() if name in (key, "description")}
     try:
-        json.dumps(found, default=refuse_no_json)  # `to_json` would also refuse half a character
+        json.dumps(answer, default=refuse_no_json)  # `to_json` would also refuse a lone surrogate
     except ValueError as error:
         raise UpstreamError(f"the server's answer is not JSON: {error}") from None
-    return found
+    return answer

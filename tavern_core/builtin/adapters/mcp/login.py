@@ -1,7 +1,9 @@
-"""OAuth for servers that want it: discovery, PKCE and refreshing by the library; tokens are kept by the host, for this upstream alone.
+"""OAuth for servers that require it. The library does discovery, PKCE and refreshing; the host stores the tokens.
 
 tavern upstreams connect NAME     shows an address; the browser comes back to a port of this machine with the permission
-any other use                     takes the tokens that are kept and refreshes them; it never asks a person
+any other use                     takes the stored tokens and refreshes them; it never asks a person
+
+Tokens are stored for this upstream alone.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from tavern_core.errors import UpstreamError
 KEPT: Final = "oauth"
 """The name under which the host keeps tokens."""
 PERSON_S: Final = 300.0
-"""How long the person may take in the browser."""
+"""Seconds that the person may take in the browser."""
 REFRESH_S: Final = 30.0
-"""How long the server may take to refresh tokens: less than others wait for that."""
+"""Seconds that the server may take to refresh tokens; less than the time that others wait for the lock."""
 _LAST_S: Final = 4.0
-"""The same where the connection is closed meanwhile."""
+"""The same while the connection is being closed."""
 _MOST_TRIES: Final = 3
 """Attempts per request: with the known tokens, with those of another process, with refreshed ones."""
 _MOST_SCOPE: Final = 1_000
@@ -57,7 +59,7 @@ Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 
 
 class LoginNeeded(OAuthFlowError):
-    """Only a person can go on."""
+    """A person must log in before the request can succeed."""
 
 
 def login_needed(name: str, why: object = "") -> UpstreamError:
@@ -75,10 +77,10 @@ def _not_now(name: str, why: str) -> UpstreamError:
 
 @asynccontextmanager
 async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncIterator[OAuthClientProvider | None]:
-    """What adds tokens to requests; None where there are none and no one can be asked.
+    """The authentication that adds tokens to requests; None if there are no tokens and no one can be asked.
 
     Args:
-        show: where a person sits at the terminal.
+        show: shows an address to the person at the terminal; None: there is no person.
         send: for requests that refresh tokens.
     """
     if any(name.lower() == "authorization" for name in upstream.headers):
@@ -112,7 +114,7 @@ def _provider(
     settings = upstream.settings
     storage = _StoredTokens(upstream, address, is_fresh)
     scope = settings.get("scope") or storage.further_scope()
-    wanted = (_ScopedMetadata if scope else OAuthClientMetadata)(
+    client_metadata = (_ScopedMetadata if scope else OAuthClientMetadata)(
         redirect_uris=[AnyUrl(address)],
         client_name="tavern_core",
         grant_types=["authorization_code", "refresh_token"],
@@ -120,14 +122,19 @@ def _provider(
         token_endpoint_auth_method=None if settings.get("clientSecret") else "none",
     )
     provider = make(
-        upstream.url, wanted, storage, redirect, callback, client_metadata_url=settings.get("clientMetadataUrl")
+        upstream.url,
+        client_metadata,
+        storage,
+        redirect,
+        callback,
+        client_metadata_url=settings.get("clientMetadataUrl"),
     )
     storage.restore(provider)  # afterwards, because the library builds its context itself, and wants its storage before
     return provider
 
 
 class _ScopedMetadata(OAuthClientMetadata):
-    """Asks for this scope, whatever the server names; the library would ask for that."""
+    """Requests this scope; the library would request the one that the server names."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "scope":
@@ -135,9 +142,9 @@ class _ScopedMetadata(OAuthClientMetadata):
 
 
 class _UnattendedProvider(OAuthClientProvider):
-    """Adds the tokens that are kept, and refreshes them; there is no person.
+    """Adds the stored tokens to requests, and refreshes them; there is no person.
 
-    The library refreshes tokens only when their time is over, and lets no other request go while one waits for its answer.
+    The library refreshes tokens only after they have expired, and holds up all requests while one waits for its answer.
 
     Args:
         send: for requests that refresh tokens.
@@ -150,85 +157,88 @@ class _UnattendedProvider(OAuthClientProvider):
         self._is_closing = False
 
     async def close(self) -> None:
-        """Tokens that are being refreshed are still kept; no others are asked for."""
+        """Wait until tokens that are being refreshed are stored; no other refresh begins."""
         self._is_closing = True
         if self._refreshing:
             await asyncio.wait(self._refreshing, timeout=_LAST_S)
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        kept: _StoredTokens = self.context.storage  # type: ignore[assignment]
+        storage: _StoredTokens = self.context.storage  # type: ignore[assignment]
         if not self._initialized:
             await self._initialize()
         for _ in range(_MOST_TRIES):
             request.headers.pop("authorization", None)
             if self.context.is_token_valid():  # not through the library: it might refresh them, without the lock
                 self._add_auth_header(request)
-                sent = kept.tokens
+                sent_tokens = storage.tokens
             else:  # once the refresh token is used, the new ones are kept, even if this request is given up
-                task = asyncio.ensure_future(self._refresh(kept, request))
+                task = asyncio.ensure_future(self._refresh(storage, request))
                 self._refreshing.add(task)
-                task.add_done_callback(self._refreshed)
-                sent = await asyncio.shield(task)
+                task.add_done_callback(self._end_refresh)
+                sent_tokens = await asyncio.shield(task)
             response = yield request
             if response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope":
-                await kept.note_scope(extract_scope_from_www_auth(response) or "")
+                await storage.note_scope(extract_scope_from_www_auth(response) or "")
             if response.status_code != 401:
                 return
-            kept.renew()
-            if kept.tokens != sent:  # another request or process has refreshed them
+            storage.renew()
+            if storage.tokens != sent_tokens:  # another request or process has refreshed them
                 continue
             if not self.context.can_refresh_token():
                 break
             self.context.token_expiry_time = 1.0  # the server ended it before its time
         raise LoginNeeded("the tokens that are kept hold no longer")
 
-    async def _refresh(self, kept: _StoredTokens, request: httpx2.Request) -> Any:
-        """Begin with new tokens, and return them. One process at a time gets them, and the others take those: a refresh token often works only once."""
-        async with kept.lock():
+    async def _refresh(self, storage: _StoredTokens, request: httpx2.Request) -> Any:
+        """Refresh the tokens and return them.
+
+        One process at a time does so, and the others take its tokens: a refresh token often works only once.
+        """
+        async with storage.lock():
             if self._is_closing:
-                raise _not_now(kept.name, "the connection is being closed")
-            kept.renew()
+                raise _not_now(storage.name, "the connection is being closed")
+            storage.renew()
             try:
                 async with asyncio.timeout(REFRESH_S):
                     await self._begin(request)
             except TimeoutError:
-                raise _not_now(kept.name, f"no answer within {REFRESH_S:g} s") from None
-            return kept.tokens
+                raise _not_now(storage.name, f"no answer within {REFRESH_S:g} s") from None
+            return storage.tokens
 
-    def _refreshed(self, task: asyncio.Task[Any]) -> None:
+    def _end_refresh(self, task: asyncio.Task[Any]) -> None:
         self._refreshing.discard(task)
         if not task.cancelled():
             task.exception()  # marks it as retrieved: the request may have been given up
 
     async def _begin(self, request: httpx2.Request) -> None:
         """Refresh the tokens, and add the new ones to a request."""
-        kept: _StoredTokens = self.context.storage  # type: ignore[assignment]
+        storage: _StoredTokens = self.context.storage  # type: ignore[assignment]
         flow = super().async_auth_flow(request)
         try:
-            sent = await anext(flow)
-            while sent is not request:
-                response = await self._send(sent)
+            outgoing = await anext(flow)
+            while outgoing is not request:
+                response = await self._send(outgoing)
                 await response.aread()
                 if response.status_code == 429 or response.status_code >= 500:  # the library would forget the tokens
-                    raise _not_now(kept.name, f"HTTP {response.status_code}")
-                sent = await flow.asend(response)
+                    raise _not_now(storage.name, f"HTTP {response.status_code}")
+                outgoing = await flow.asend(response)
         finally:
             await flow.aclose()
 
 
 class _StoredTokens:
-    """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, when they end, and where they came from."""
+    """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, their expiry and the server that issued them."""
 
     def __init__(self, upstream: Upstream, address: str, is_fresh: bool) -> None:
         self.name = upstream.name
         self._upstream = upstream
         self._address = address
         self._is_fresh = is_fresh
-        """A person logs in: what was kept before is of no use, and stays until that is done."""
+        """A person logs in: earlier data are not used, and stay stored until the login is done."""
         self._kept = self._load()
 
     def restore(self, provider: OAuthClientProvider) -> None:
-        """Give the library back what it has forgotten with the last process."""
+        """Restore the state that the library lost with the last process."""
         self._context = context = provider.context
         if self._is_fresh:
             self._kept = {}
@@ -243,7 +253,7 @@ class _StoredTokens:
         return self._kept.get("tokens")
 
     def renew(self) -> None:
-        """Take the tokens that another process has got meanwhile."""
+        """Take over tokens that another process has stored meanwhile."""
         kept, context = self._load(), self._context
         tokens = _read(OAuthToken, kept.get("tokens"))
         if tokens is None or kept["tokens"] == self.tokens:
@@ -253,11 +263,11 @@ class _StoredTokens:
         context.client_info = _read(OAuthClientInformationFull, kept.get("client")) or context.client_info
 
     def lock(self) -> AbstractAsyncContextManager[None]:
-        """Held while what is kept is read and changed."""
+        """The lock to hold while the stored data are read and changed."""
         return self._upstream.lock(KEPT)
 
     async def note_scope(self, scope: str) -> None:
-        """The server wants to see this scope: the next login asks for it, too."""
+        """Store a scope that the server requires: the next login asks for it, too."""
         if 0 < len(scope) <= _MOST_SCOPE and scope != self._kept.get("further"):
             async with self.lock():
                 self.renew()  # what another process has kept is not overwritten
@@ -265,7 +275,7 @@ class _StoredTokens:
                 self._save()
 
     def further_scope(self) -> str | None:
-        """What to ask for where the server wanted to see more than it had granted."""
+        """The scope to ask for if the server required more than it had granted; else None."""
         if not (further := self._kept.get("further")):
             return None
         return union_scopes((self._kept.get("tokens") or {}).get("scope"), str(further))
@@ -283,10 +293,10 @@ class _StoredTokens:
     async def set_tokens(self, tokens: OAuthToken) -> None:
         context = self._context
         self._kept |= {
-            "tokens": _written(tokens),
+            "tokens": _dump(tokens),
             "expires": context.token_expiry_time,
-            "metadata": _written(context.oauth_metadata),
-            "resource": _written(context.protected_resource_metadata),
+            "metadata": _dump(context.oauth_metadata),
+            "resource": _dump(context.protected_resource_metadata),
             "server": context.auth_server_url,
         }
         async with self.lock() if self._is_fresh else nullcontext():  # a refresh holds the lock already
@@ -294,10 +304,10 @@ class _StoredTokens:
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         settings = self._upstream.settings
-        if number := settings.get("clientId"):
+        if client_id := settings.get("clientId"):
             secret = settings.get("clientSecret")
             return OAuthClientInformationFull(
-                client_id=number,
+                client_id=client_id,
                 client_secret=secret,
                 redirect_uris=[AnyUrl(self._address)],
                 token_endpoint_auth_method="client_secret_basic" if secret else "none",
@@ -307,19 +317,19 @@ class _StoredTokens:
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         # Saved with its tokens: until then, those of the login before hold.
-        self._kept["client"] = _written(client_info)
+        self._kept["client"] = _dump(client_info)
 
     def _save(self) -> None:
         self._upstream.save(KEPT, json.dumps(self._kept))
 
 
-def _written(model: BaseModel | None) -> Any:
+def _dump(model: BaseModel | None) -> Any:
     return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
-def _read(model: type[Any], kept: object) -> Any:
+def _read(model: type[Any], data: object) -> Any:
     try:
-        return None if kept is None else model.model_validate(kept)
+        return None if data is None else model.model_validate(data)
     except ValidationError:
         return None
 
@@ -343,7 +353,7 @@ class _Callback:
         await self._server.wait_closed()
 
     def expect(self, address: str) -> None:
-        """A person is about to be sent to `address`. Raises LoginNeeded: the server has refused already."""
+        """Expect the answer to `address`, to which a person is about to be sent. Raises LoginNeeded: the server has refused."""
         if self._refusal:
             raise LoginNeeded(self._refusal)
         self._state = parse_qs(urlsplit(address).query).get("state", [""])[0]
@@ -374,14 +384,16 @@ class _Callback:
         address = urlsplit(words[1]) if len(words) == 3 and words[0] == "GET" else None
         if address is None or address.path != "/callback" or self._result.done():
             return False
-        given = {name: values[0] for name, values in parse_qs(address.query).items()}
-        if not self._state or not secrets.compare_digest(given.get("state", "").encode(), self._state.encode()):
-            return False  # of some other page
-        if "error" in given:
-            self._refusal = f"the server refused: {given['error'][:200]}"
+        parameters = {name: values[0] for name, values in parse_qs(address.query).items()}
+        if not self._state or not secrets.compare_digest(parameters.get("state", "").encode(), self._state.encode()):
+            return False  # from another page
+        if "error" in parameters:
+            self._refusal = f"the server refused: {parameters['error'][:200]}"
             self._result.set_exception(LoginNeeded(self._refusal))
         else:
             self._result.set_result(
-                AuthorizationCodeResult(code=given.get("code", ""), state=given.get("state"), iss=given.get("iss"))
+                AuthorizationCodeResult(
+                    code=parameters.get("code", ""), state=parameters.get("state"), iss=parameters.get("iss")
+                )
             )
         return True

@@ -33,7 +33,7 @@ class NotAMessage(ValueError):
 
 
 def values_in(data: bytes | bytearray) -> int:
-    """About how many values the JSON text holds: at least as many as there are."""
+    """An upper estimate of the number of values in a JSON text."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
@@ -42,26 +42,26 @@ async def read_json(data: bytes) -> Any:
 
     Raises:
         NotAMessage: it is not JSON.
-        OutputTooLarge: more values than anything here is made for (OUTPUT_TOO_LARGE).
+        OutputTooLarge: it has more than `MOST_VALUES` values (OUTPUT_TOO_LARGE).
     """
     try:
         is_quick = len(data) <= LARGE and values_in(data) <= FEW_VALUES
-        return _quickly(data) if is_quick else await asyncio.to_thread(_read, data)
+        return _parse_at_once(data) if is_quick else await asyncio.to_thread(_parse, data)
     except (ValueError, RecursionError) as error:
         raise NotAMessage(str(error)) from None
 
 
-def _read(data: bytes) -> Any:
+def _parse(data: bytes) -> Any:
     count = values_in(data)
     if count > MOST_VALUES:
         raise OutputTooLarge(
             f"a message of about {count:,} values, more than {MOST_VALUES:,}", outcome="unknown", limit=MOST_VALUES
         )
-    return _quickly(data) if count <= FEW_VALUES else _slowly(data)
+    return _parse_at_once(data) if count <= FEW_VALUES else _parse_in_steps(data)
 
 
 class ObjectWithOneKeyTwice:
-    """In place of an object in which one key occurs twice: it fits no schema, so it costs only the part that it is in."""
+    """Replaces an object with a duplicate key. It fits no schema, so only the part that contains it is refused."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -71,27 +71,27 @@ class ObjectWithOneKeyTwice:
 
 
 def refuse_no_json(value: object) -> None:
-    """For `to_json`: say what was in the way."""
+    """For `to_json`: name the value that cannot be converted."""
     raise ValueError(f"it holds {value!r}")
 
 
-def _quickly(data: bytes) -> Any:
+def _parse_at_once(data: bytes) -> Any:
     return _MARKING.decode(data.decode())
 
 
-def _slowly(data: bytes) -> Any:
+def _parse_in_steps(data: bytes) -> Any:
     """Parse in steps between which other threads have their turn."""
-    decoder = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=refuse_constant)
+    decoder = json.JSONDecoder(object_pairs_hook=_object_of, parse_constant=refuse_constant)
     decoder.scan_once = scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]  # the one in C is the default
     return decoder.decode(data.decode("utf-8"))
 
 
-def _marked(pairs: list[tuple[str, Any]]) -> Any:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else ObjectWithOneKeyTwice(equal_key(pairs))
+def _object_of(pairs: list[tuple[str, Any]]) -> Any:
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else ObjectWithOneKeyTwice(equal_key(pairs))
 
 
-_MARKING: Final = json.JSONDecoder(object_pairs_hook=_marked, parse_constant=refuse_constant)
+_MARKING: Final = json.JSONDecoder(object_pairs_hook=_object_of, parse_constant=refuse_constant)
 
 
 def answered_by(data: bytes, value: Any = None) -> int | None:
@@ -103,10 +103,10 @@ def answered_by(data: bytes, value: Any = None) -> int | None:
 
 
 def message_of(value: Any) -> JSONRPCMessage:
-    """The JSON-RPC message that a JSON value is.
+    """Convert a JSON value into a JSON-RPC message.
 
     Raises:
-        NotAMessage: it is none.
+        NotAMessage: it is not one.
     """
     if not isinstance(value, dict):
         raise NotAMessage("a message is an object")

@@ -1,6 +1,6 @@
 """The requests of one connection that wait for their answers, and why some of them will get none.
 
-It is there before the streams are: these hand results over to it, and note what they learn about requests and about the connection.
+It exists before the streams do: these pass results to it, and note failures of requests and of the connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PendingRequests:
         self._failures: dict[int, CallError] = {}
         """Request → why it has no answer, as the transport knows; kept no longer than the request."""
         self._transfers: dict[int, anyio.CancelScope] = {}
-        """Request → what the transport waits for on its behalf."""
+        """Request → the scope in which the transport waits on its behalf."""
         self._is_negotiated = False
         self.is_over = False
         """There will be no more answers."""
@@ -57,20 +57,20 @@ class PendingRequests:
         return number, answer
 
     def end(self, number: int) -> None:
-        """A request has its answer, or its caller has given up."""
+        """Forget a request that has its answer, or whose caller has given up."""
         del self._waiting[number]
         self._failures.pop(number, None)
         self._transfers.pop(number, None)
 
     def give_up(self, number: int) -> None:
-        """The caller of a request has given up: the transport waits no longer for its answer, which may never end."""
+        """Let the transport stop waiting for an answer whose caller has given up; the answer may never end."""
         if (transfer := self._transfers.get(number)) is not None:
             transfer.cancel()
 
     def transfer(self, number: object) -> anyio.CancelScope:
-        """Entered by a transport that waits for the server on behalf of a request.
+        """The scope for a transport that waits for the server on behalf of a request.
 
-        Cancelled as soon as no one awaits the answer.
+        It is cancelled as soon as no one awaits the answer.
         """
         scope = anyio.CancelScope()
         if isinstance(number, int) and number in self._waiting:
@@ -125,23 +125,23 @@ class PendingRequests:
         return self.lost
 
     def negotiated(self) -> None:
-        """The version is agreed on: from now on, only failures of our own requests are noted."""
+        """Note that the version is agreed on: from now on, only failures of our own requests are noted."""
         self._failures.clear()
         self._is_negotiated = True
 
     def last_failure(self) -> CallError | None:
-        """The last one that was noted."""
+        """The failure that was noted last."""
         return next(reversed(self._failures.values()), None)
 
     def failure(self, number: int, error: MCPError, what: str, tool: str) -> CallError:
         """The error of a request for a JSON-RPC error; see `failure_of`."""
-        known = self._failures.get(number) or failure_of(error, what, tool)
-        if tool and not known.hint and known.outcome == "unknown":
-            known.hint = "look there whether it took effect before you call again"
-        return known
+        failure = self._failures.get(number) or failure_of(error, what, tool)
+        if tool and not failure.hint and failure.outcome == "unknown":
+            failure.hint = "look there whether it took effect before you call again"
+        return failure
 
     def finish(self) -> None:
-        """There will be no more answers."""
+        """Note that there will be no more answers, and let all waiting requests fail."""
         self.is_over = True
         for answer, _ in self._waiting.values():
             if not answer.done():
@@ -149,12 +149,12 @@ class PendingRequests:
 
     def why_lost(self) -> CallError:
         """A fresh error for each request that waits."""
-        known = self.lost or ConnectionLost(f"the connection to {self._name} was closed", retryable=True)
-        return type(known)(known.message, hint=known.hint, outcome="unknown", retryable=known.retryable)
+        reason = self.lost or ConnectionLost(f"the connection to {self._name} was closed", retryable=True)
+        return type(reason)(reason.message, hint=reason.hint, outcome="unknown", retryable=reason.retryable)
 
 
 def _report(params: Mapping[str, Any], progress: ProgressCallback) -> None:
     done, total, message = params.get("progress"), params.get("total"), params.get("message")
     if isinstance(done, int | float) and not isinstance(done, bool):
-        known = total if isinstance(total, int | float) and not isinstance(total, bool) else None
-        progress(done, known, message if isinstance(message, str) else "")
+        known_total = total if isinstance(total, int | float) and not isinstance(total, bool) else None
+        progress(done, known_total, message if isinstance(message, str) else "")

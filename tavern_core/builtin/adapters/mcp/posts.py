@@ -1,7 +1,8 @@
 """Requests over HTTP in the new era: each is one POST, and its body is the answer.
 
 There is no session, so nothing has to be kept between requests. The library passes each message through four tasks and validates it
-three times, which costs more than all that the host adds to a call. The old era, and what the library asks for itself, goes its way.
+three times, which costs more than all that the host adds to a call. Requests of the old era, and those of the library itself, go
+through the library.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tavern_core.builtin.adapters.mcp.pending import PendingRequests
 
 
 class PostClient(Protocol):
-    """What sends requests."""
+    """The client that sends requests."""
 
     async def post(
         self, url: httpx2.URL, message: Mapping[str, Any], headers: Mapping[str, str]
@@ -28,11 +29,11 @@ class PostClient(Protocol):
 
 
 class PostTransport:
-    """Makes requests.
+    """Makes requests over HTTP.
 
     Args:
         client: `http.NonRaisingClient`.
-        most: bytes of one event.
+        most: maximum bytes of one event.
         pending: takes the notifications that come before an answer.
     """
 
@@ -43,13 +44,13 @@ class PostTransport:
         self._pending = pending
 
     async def ask(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any] | None:
-        """The result of one request; cancelled, it closes the connection, and so the server ends the request.
+        """Make one request and return its result. If it is cancelled, it closes the connection, so the server ends the request.
 
         Returns:
             None: the server redirects, so it has not begun; the library knows which redirects to follow.
 
         Raises:
-            MCPError: the server says so, or there is no answer.
+            MCPError: the server answers with an error, or not at all.
             CallError: the answer is too large.
         """
         response = await self._client.post(self._url, message, headers)
@@ -61,7 +62,7 @@ class PostTransport:
             if _is(response, "application/json"):
                 return _result_of(await read_json(await _content(response)), message["id"])
             if _is(response, "text/event-stream"):
-                return await self._streamed(response, message["id"])
+                return await self._read_stream(response, message["id"])
             kind = response.headers.get("content-type", "")[:100]
             raise MCPError(INVALID_REQUEST, f"Unexpected content type: {kind}")
         except NotAMessage as error:
@@ -69,7 +70,7 @@ class PostTransport:
         finally:
             await response.aclose()
 
-    async def _streamed(self, response: httpx2.Response, number: object) -> dict[str, Any]:
+    async def _read_stream(self, response: httpx2.Response, number: object) -> dict[str, Any]:
         try:
             async for event in httpx2.EventSource(response, max_event_size=self._most):
                 if event.event != "message" or not event.data:
@@ -86,7 +87,7 @@ class PostTransport:
 
 
 async def _content(response: httpx2.Response) -> bytes:
-    """As `response.aread`, which has three layers to unpack what the host has unpacked."""
+    """As `response.aread`, without its three layers of decompression: the host has decompressed the content."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     return b"".join([piece async for piece in response.stream])
 
@@ -96,7 +97,7 @@ def _is(response: httpx2.Response, kind: str) -> bool:
 
 
 def _result_of(message: Any, number: object) -> dict[str, Any]:
-    """Raises MCPError: it is an error. NotAMessage: it is not an answer to request `number`."""
+    """The result in an answer. Raises MCPError: it is an error. NotAMessage: it does not answer request `number`."""
     result = message.get("result") if isinstance(message, dict) else None
     if (
         isinstance(message, dict)
@@ -113,7 +114,7 @@ def _result_of(message: Any, number: object) -> dict[str, Any]:
 
 
 async def _refusal(response: httpx2.Response, number: object) -> MCPError:
-    """The error of an answer with a status that is none: of its body, else of the status, in the words of the library."""
+    """The error for an answer with an error status: that of its body, else of the status, with the texts of the library."""
     status = response.status_code
     if status == 202:
         return MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")

@@ -1,7 +1,8 @@
 """Requests of our own, beside those that the library makes on the same streams.
 
-Its dispatcher counts on a peer that is known. Here an answer is taken as it comes, without being validated as a whole (one bad tool would
-cost the list), and each request costs a third. Everything else that is read goes on to the library: its own answers, and what the server asks.
+The library's dispatcher trusts its peer. Here an answer is not validated as a whole, because one bad tool would make the whole
+list fail, and each request takes a third of the time. All other messages go on to the library: answers to its own requests, and
+requests of the server.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _CANCEL_S: Final = 5.0
 
 
 class Requester(Protocol):
-    """Asks a server something and returns the result as it came; raises a CallError."""
+    """Sends requests to a server and returns their results unchanged; raises a CallError."""
 
     async def request(self, method: str, params: dict[str, Any], name: str = "") -> dict[str, Any]: ...
 
 
 class LibraryStream(ReadableStream):
-    """The stream that the library reads: what answers none of our own requests."""
+    """The stream that the library reads: all messages except answers to our own requests."""
 
     def __init__(self, reading: ReadStream[SessionMessage | Exception], pending: PendingRequests) -> None:
         self._reading = reading
@@ -51,7 +52,7 @@ class LibraryStream(ReadableStream):
             raise
 
     def _take(self, message: object) -> bool:
-        """Whether a message is for one of our own requests."""
+        """Take a message for one of our own requests; False: it is for none of them."""
         pending = self._pending
         if isinstance(message, JSONRPCResponse):
             return pending.take_result(message.id, message.result) or pending.is_own(message.id)
@@ -64,13 +65,13 @@ class LibraryStream(ReadableStream):
         )
 
     async def aclose(self) -> None:
-        """Close what is read."""
+        """Close the stream."""
         self._pending.finish()
         await self._reading.aclose()
 
 
 class McpRequests:
-    """Makes requests.
+    """Makes our own requests.
 
     Args:
         posts: makes them over HTTP in the new era; None: they go through the streams.
@@ -94,7 +95,7 @@ class McpRequests:
         """Make a request and wait for its result; when cancelled, notify the server.
 
         Args:
-            tool: that is called.
+            tool: the tool that is called.
 
         Raises:
             CallError: as `failure_of` says, or why there will be no answer.

@@ -21,17 +21,17 @@ from tavern_core.contract.adapters import Process
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, UpstreamError
 
 MOST_GARBAGE: Final = 1_000
-"""Lines that are not messages: some servers print what they do. A program that writes more of them is not a server."""
+"""Maximum lines that are not messages: some servers print what they do. A program that writes more is not a server."""
 MOST_UNASKED: Final = 500
 """Messages in a second that no one asked for; and ten times as many without an answer in between."""
 GRACE_S: Final = 2.0
-"""How long a server may take to end once its input has; one that broke the protocol has no time."""
+"""Seconds that a server may take to end after its input has ended; one that broke the protocol has none."""
 _TURN: Final = 64
 """Messages after which others have their turn, however quickly they come."""
 
 
 class StdioStream:
-    """What the library expects of each of its streams."""
+    """The methods that the library expects of each of its streams."""
 
     async def aclose(self) -> None:
         """Nothing to do: the program is closed by its connection."""
@@ -46,7 +46,7 @@ class StdioStream:
 
 
 class ReadableStream(StdioStream, ABC):
-    """What it expects of one that it reads."""
+    """The methods that the library expects of a stream that it reads."""
 
     def __aiter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class ReadableStream(StdioStream, ABC):
 
 
 class StdioReader(ReadableStream):
-    """What a program says, as messages; ends when it ends.
+    """The messages that a program writes; ends when the program ends.
 
     Args:
         pending: takes the results of requests that the library does not know of.
@@ -105,24 +105,24 @@ class StdioReader(ReadableStream):
             message = message_of(value)
         except NotAMessage as error:
             why = UpstreamError(f"the answer is not MCP: {error}", outcome="unknown")
-            return self._garbled(answered_by(line, value), why)
+            return self._unreadable(answered_by(line, value), why)
         except OutputTooLarge as error:
-            return self._garbled(answered_by(line), error)
+            return self._unreadable(answered_by(line), error)
         if isinstance(message, JSONRPCResponse | JSONRPCError):
-            self._answered(message.id)
+            self._count_answer(message.id)
         else:
-            self._unasked_for()
+            self._count_unasked()
         return message
 
-    def _answered(self, number: object) -> None:
-        """An answer has come; one that no one waits for, such as a late one, is as little wanted as what was not asked for."""
+    def _count_answer(self, number: object) -> None:
+        """Count an answer. One that no one waits for, such as a late one, counts like an unasked message."""
         self._in_a_row = 0 if self._pending.is_awaited(number) else self._in_a_row + 1
         self._check_bounds()
 
-    def _garbled(self, number: int | None, why: CallError) -> JSONRPCError | None:
-        """What stands for a line that cannot be read: an error for the request that it answers, if it answers one."""
+    def _unreadable(self, number: int | None, why: CallError) -> JSONRPCError | None:
+        """The error for the request that an unreadable line answers; None if it answers none."""
         if number is not None:
-            self._answered(number)
+            self._count_answer(number)
             self._pending.note_failure(number, why)
             error = ErrorData(code=PARSE_ERROR, message=why.message)
             return JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=error)
@@ -133,7 +133,7 @@ class StdioReader(ReadableStream):
             )
         return None
 
-    def _unasked_for(self) -> None:
+    def _count_unasked(self) -> None:
         now = time.monotonic()
         if now - self._second >= 1:
             self._second, self._unasked = now, 0
@@ -157,11 +157,11 @@ class StdioWriter(StdioStream):
         self._pending = pending
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one; raises BrokenResourceError where the program has ended."""
+        """Write a message; raises BrokenResourceError if the program has ended."""
         await self.write(item.message.model_dump(by_alias=True, mode="json", exclude_unset=True))
 
     async def write(self, message: Mapping[str, Any]) -> None:
-        """Write one that is plain JSON; raises as `send`."""
+        """Write a message that is plain JSON; raises as `send`."""
         try:
             await self._process.write(to_json(message) + b"\n")
         except CallError as error:
@@ -173,7 +173,7 @@ class StdioWriter(StdioStream):
 async def stdio_streams(
     process: Process, most: int, pending: PendingRequests
 ) -> AsyncIterator[tuple[StdioReader, StdioWriter, None]]:
-    """(what to read, what to write to, None); closes the program."""
+    """(stream to read, stream to write, None); closes the program at the end."""
     incoming = StdioReader(process, most, pending)
     try:
         yield incoming, StdioWriter(process, pending), None

@@ -37,40 +37,40 @@ async def result_of_task(
         roots: folders that the server may know of.
 
     Raises:
-        UpstreamError: the task failed, or is none (UPSTREAM_ERROR).
+        UpstreamError: the task failed, or the answer names no task (UPSTREAM_ERROR).
         CallCancelled: the server cancelled it (CANCELLED).
     """
     is_old = isinstance(begun.get("task"), dict)
     state: Mapping[str, Any] = begun["task"] if is_old else begun
-    number = state.get("taskId")
-    if not isinstance(number, str) or not 0 < len(number) <= _LONGEST_ID or not number.isprintable():
+    task_id = state.get("taskId")
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= _LONGEST_ID or not task_id.isprintable():
         raise UpstreamError(f"{tool}: the server began a task without an id that can be used", outcome="unknown")
-    rounds, task = 0, {"taskId": number}
+    rounds, task = 0, {"taskId": task_id}
     try:
         while (status := state.get("status")) in ("working", "input_required", "submitted"):
             if status == "input_required" and is_old:  # the server asks only a client that waits for the result
-                return await server.request("tasks/result", task, number)
+                return await server.request("tasks/result", task, task_id)
             if status == "input_required" and (requests := state.get("inputRequests")):
                 rounds += 1
                 if rounds > MOST_ROUNDS:
                     raise UpstreamError(f"{tool}: the server asks again and again", outcome="unknown")
                 answers = await answers_to(requests, call, roots)
-                await server.request("tasks/update", {**task, "inputResponses": answers}, number)
+                await server.request("tasks/update", {**task, "inputResponses": answers}, task_id)
             else:
                 await asyncio.sleep(_interval(state))
-            state = await server.request("tasks/get", task, number)
-            if said := text_of(state.get("statusMessage")):
-                call.context.progress(0, None, said)
+            state = await server.request("tasks/get", task, task_id)
+            if message := text_of(state.get("statusMessage")):
+                call.context.progress(0, None, message)
     except (asyncio.CancelledError, CallError):
         with contextlib.suppress(CallError, TimeoutError):
-            await asyncio.wait_for(server.request("tasks/cancel", task, number), _CANCEL_S)
+            await asyncio.wait_for(server.request("tasks/cancel", task, task_id), _CANCEL_S)
         raise
     if status == "completed":
-        return await server.request("tasks/result", task, number) if is_old else _inlined(state, tool)
+        return await server.request("tasks/result", task, task_id) if is_old else _inline_result(state, tool)
     raise _end_of(state, tool)
 
 
-def _inlined(state: Mapping[str, Any], tool: str) -> dict[str, Any]:
+def _inline_result(state: Mapping[str, Any], tool: str) -> dict[str, Any]:
     result = state.get("result")
     if not isinstance(result, dict):
         raise UpstreamError(f"{tool}: the task is completed and has no result", outcome="done")
@@ -80,17 +80,17 @@ def _inlined(state: Mapping[str, Any], tool: str) -> dict[str, Any]:
 def _end_of(state: Mapping[str, Any], tool: str) -> CallError:
     if state.get("status") == "cancelled":
         return CallCancelled(f"{tool}: the server cancelled its task", outcome="unknown")
-    error, said = state.get("error"), text_of(state.get("statusMessage"))
+    error, message = state.get("error"), text_of(state.get("statusMessage"))
     if isinstance(error, dict):
         code = error.get("code")
         number = code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR
-        return failure_of(MCPError(number, text_of(error.get("message")) or said, error.get("data")), tool)
-    return UpstreamError(f"{tool}: the task failed: {said or 'it gives no reason'}", outcome="unknown")
+        return failure_of(MCPError(number, text_of(error.get("message")) or message, error.get("data")), tool)
+    return UpstreamError(f"{tool}: the task failed: {message or 'it gives no reason'}", outcome="unknown")
 
 
 def _interval(state: Mapping[str, Any]) -> float:
     """Seconds until the server wants to be asked again."""
-    wanted = state.get("pollIntervalMs", state.get("pollInterval"))
-    if not isinstance(wanted, int | float) or isinstance(wanted, bool):
+    interval_ms = state.get("pollIntervalMs", state.get("pollInterval"))
+    if not isinstance(interval_ms, int | float) or isinstance(interval_ms, bool):
         return _USUAL_S
-    return min(max(wanted, _SOONEST_S * 1000), _LATEST_S * 1000) / 1000
+    return min(max(interval_ms, _SOONEST_S * 1000), _LATEST_S * 1000) / 1000

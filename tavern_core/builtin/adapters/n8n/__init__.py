@@ -12,9 +12,9 @@
 n8n starts a workflow by its webhook alone; its API has no operation for that. What takes long answers 202 ``{"jobId": "<execution id>"}``
 at once and is followed over the API.
 
-webhook_discovery.py   which webhooks there are
+webhook_discovery.py   the webhooks that become tools
 calls.py               one call of a webhook
-api_client.py          a run is followed over the API
+api_client.py          the API, over which a run is followed
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class N8n:
 
 
 class N8nConnection:
-    """HTTP keeps no connection open, so there is nothing to lose between two calls."""
+    """It has no state: HTTP keeps no connection open between two calls."""
 
     def __init__(self, upstream: Upstream, http: Any) -> None:
         self._upstream = upstream
@@ -94,8 +94,8 @@ class N8nConnection:
     async def invoke(self, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> Any:
         header, field = self._upstream.idempotency_header, self._upstream.settings.get("idempotencyField")
         key = {header: header_of_key(call.key)} if header and call.key else {}
-        sent = {**arguments, field: call.key} if field and call.key else arguments
-        return await call_webhook(self._http, self._api, tool, sent, key, call)
+        body = {**arguments, field: call.key} if field and call.key else arguments
+        return await call_webhook(self._http, self._api, tool, body, key, call)
 
     async def check(self) -> None:
         answer = await exchange(self._http, "GET", "/healthz")

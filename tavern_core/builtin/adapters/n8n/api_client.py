@@ -1,4 +1,4 @@
-"""n8n's public API: which workflows there are, how far a run is, and its end. It cannot start a workflow, and nothing here tries to."""
+"""n8n's public API: the list of workflows, the progress of a run, and its end. It cannot start a workflow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_PAGES: Final = 400
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 2.0
 _MOST_FAILURES: Final = 5
-"""Attempts to ask in a row that may fail: asking changes nothing, and the run goes on meanwhile."""
+"""Requests in a row that may fail: they change nothing, and the run goes on meanwhile."""
 _STOP_S: Final = 3.0
 _GOING_ON: Final = ("new", "running", "waiting", "unknown")
 
@@ -45,7 +45,7 @@ class N8nApi:
         for _ in range(_MOST_PAGES):
             params = {"active": "true", "limit": str(size), **({"cursor": cursor} if cursor else {})}
             try:
-                page = await self._asked("/workflows", params)
+                page = await self._get("/workflows", params)
             except OutputTooLarge:
                 if size == 1:
                     raise
@@ -55,30 +55,30 @@ class N8nApi:
             if not isinstance(rows, list):
                 raise UpstreamError("n8n answered no list of workflows", hint="see that `url` is that of n8n itself")
             found += rows
-            following = page.get("nextCursor")
-            if not isinstance(following, str) or not following or following == cursor:
+            next_cursor = page.get("nextCursor")
+            if not isinstance(next_cursor, str) or not next_cursor or next_cursor == cursor:
                 break
-            cursor = following
+            cursor = next_cursor
         return found
 
     async def follow(self, execution: str, call: UpstreamCall) -> ToolResult:
-        """Wait for the end of a run; where the wait is cancelled for good, n8n is asked to stop it.
+        """Wait for the end of a run; if the wait is cancelled for good, n8n is asked to stop the run.
 
         Raises:
             UpstreamError: ``details.reason`` is ``failed``, ``canceled`` or ``lost`` (UPSTREAM_ERROR).
         """
         try:
-            return await self._followed(execution, call)
+            return await self._poll(execution, call)
         except asyncio.CancelledError:
             if not call.will_be_resumed:
                 await self._stop(execution)
             raise
 
-    async def _followed(self, execution: str, call: UpstreamCall) -> ToolResult:
+    async def _poll(self, execution: str, call: UpstreamCall) -> ToolResult:
         started, wait, failures = time.monotonic(), _FIRST_WAIT_S, 0
         while True:
             try:
-                run = await self._asked(f"/executions/{execution}", {"includeData": "false"})
+                run = await self._get(f"/executions/{execution}", {"includeData": "false"})
                 failures = 0
                 status = run.get("status")
                 if status not in _GOING_ON:
@@ -92,38 +92,38 @@ class N8nApi:
             await asyncio.sleep(wait)
             wait = min(wait * 1.5, _LONGEST_WAIT_S)
         try:
-            run = await self._asked(f"/executions/{execution}", {"includeData": "true"})
+            run = await self._get(f"/executions/{execution}", {"includeData": "true"})
         except CallError as error:
             raise self._lost(execution, error) from error
-        return self._ended(execution, run)
+        return self._result_of(execution, run)
 
     async def _stop(self, execution: str) -> None:
-        """Ask for the end of a run. Where n8n is older than February 2026, or the key lacks the right, it goes on."""
+        """Ask n8n to stop a run. If n8n is older than February 2026, or the key lacks the right, the run goes on."""
         with suppress(CallError, TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 await exchange(self._http, "POST", f"{_API}/executions/{execution}/stop", headers=self._headers)
 
-    def _ended(self, execution: str, run: Mapping[str, Any]) -> ToolResult:
+    def _result_of(self, execution: str, run: Mapping[str, Any]) -> ToolResult:
         result = object_at(run, "data", "resultData")
         status = run.get("status")
         if status == "success":
             ref = f"{self._url}{_API}/executions/{execution}"
-            seen = Evidence("url", ref, f"n8n execution {execution}: success", time.time())
-            return ToolResult(True, _value(result), evidence=(seen,))
+            evidence = Evidence("url", ref, f"n8n execution {execution}: success", time.time())
+            return ToolResult(True, _value(result), evidence=(evidence,))
         error = object_at(result, "error")
         node = object_at(error, "node").get("name")
         where = f" at the node {node!r:.100}" if isinstance(node, str) else ""
-        said = error.get("message") or error.get("description") or "n8n does not say why"
+        reason = error.get("message") or error.get("description") or "n8n does not say why"
         raise UpstreamError(
-            f"n8n execution {execution} ended as {status!s:.40}{where}: {said!s:.500}",
+            f"n8n execution {execution} ended as {status!s:.40}{where}: {reason!s:.500}",
             hint=f"n8n → Executions → {execution} shows its data",
             outcome="unknown",
             reason="canceled" if status == "canceled" else "failed",
             execution=execution,
         )
 
-    async def _asked(self, path: str, params: Mapping[str, str]) -> Mapping[str, Any]:
-        # A run takes effect whatever becomes of the questions about it, and hints must not say to call again.
+    async def _get(self, path: str, params: Mapping[str, str]) -> Mapping[str, Any]:
+        # A run takes effect even if requests about it fail, so hints must not say to call again.
         outcome: Outcome = "unknown" if path.startswith("/executions/") else "none"
         answer = await exchange(self._http, "GET", _API + path, outcome=outcome, params=params, headers=self._headers)
         if answer.status != 200:
@@ -160,7 +160,7 @@ def _refusal(answer: Answer, path: str) -> UpstreamError:
 
 
 def _value(result: Mapping[str, Any]) -> Any:
-    """What the last node gave: the JSON of its items, or of the one that there is."""
+    """The output of the last node: the JSON of its items, or of its only item."""
     runs = object_at(result, "runData").get(str(result.get("lastNodeExecuted")))
     if not isinstance(runs, list) or not runs:
         return None

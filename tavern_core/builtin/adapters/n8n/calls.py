@@ -1,7 +1,7 @@
-"""One call of a webhook of n8n: what it answers, and what its failures mean.
+"""One call of a webhook of n8n: its answer, and the meaning of its failures.
 
-n8n answers 404 with a hint where no active workflow has the webhook, 500 without an execution id where a workflow failed, and whatever
-the workflow says otherwise. It does not look at idempotency keys: that is for the workflow to do.
+n8n answers 404 with a hint if no active workflow has the webhook, 500 without an execution id if a workflow failed, and otherwise
+as the workflow says. It does not look at idempotency keys: the workflow must do that.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tavern_core.model.result import Evidence, ToolResult
 
 _MOST_BYTES: Final = 64_000_000
 _TIMEOUTS: Final = (30.0, None, 30.0, 30.0)
-"""Connecting, reading, writing, waiting for a place: a workflow may think as long as the deadline of the call lets it."""
+"""Connecting, reading, writing, waiting for a connection: a workflow may take as long as the deadline of the call allows."""
 _IN_QUERY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")
 _STARTED: Final = "Workflow was started"
 _OWN_REFUSAL: Final = re.compile(r": Authorization (?:is required|data is wrong|problem)!")
-"""What n8n says before a workflow begins."""
+"""Refusals by n8n itself, before a workflow begins."""
 _OF_PATHS: Final = "%!$&'()*+,;=:@"
-"""Signs of a path that is written as part of an address."""
+"""Characters that stay unquoted in a path that is part of an address."""
 
 
 async def call_webhook(
     http: Any, api: N8nApi | None, tool: UpstreamTool, arguments: Mapping[str, Any], key: Mapping[str, str], call: UpstreamCall
 ) -> Any:  # fmt: skip
-    """Call the webhook of `tool`; where it names an execution, follow that to its end.
+    """Call the webhook of `tool`; if it answers with an execution, follow that to its end.
 
     Args:
         key: the header with the idempotency key, or none.
@@ -46,23 +46,23 @@ async def call_webhook(
         ToolFailed: an argument cannot be part of the path (TOOL_ERROR).
     """
     if job := call.resume_point:  # it was started: that is never done again
-        return await _follower(api, job).follow(job, call)
+        return await _required_api(api, job).follow(job, call)
     method = str(tool.data.get("method", "POST"))
-    path, left = _address(tool, arguments)
-    sent: dict[str, Any] = {"params": _query(left)} if method in _IN_QUERY else {"json": left}
+    path, remaining = _address(tool, arguments)
+    options: dict[str, Any] = {"params": _query(remaining)} if method in _IN_QUERY else {"json": remaining}
     answer = await exchange(
-        http, method, path, most=_MOST_BYTES, outcome="unknown", headers=dict(key), timeout=_TIMEOUTS, **sent
+        http, method, path, most=_MOST_BYTES, outcome="unknown", headers=dict(key), timeout=_TIMEOUTS, **options
     )
     if not 200 <= answer.status < 300:
         raise _failure(tool, answer)
     if answer.status == 202 and (job := _job(answer)):
-        api = _follower(api, job)
+        api = _required_api(api, job)
         await call.keep_resume_point(job, only_followed=True)
         return await api.follow(job, call)
-    return await _answered(answer, tool, call)
+    return await _result_of(answer, tool, call)
 
 
-def _follower(api: N8nApi | None, job: str) -> N8nApi:
+def _required_api(api: N8nApi | None, job: str) -> N8nApi:
     if api is None:
         raise UpstreamError(
             f"n8n execution {job} was started, and what comes of it cannot be seen without an API key",
@@ -74,15 +74,15 @@ def _follower(api: N8nApi | None, job: str) -> N8nApi:
     return api
 
 
-async def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> Any:
+async def _result_of(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> Any:
     kind = answer.media_type
     if not answer.body or kind == "application/json" or kind.endswith("+json"):
         value = answer.json("n8n")
         if isinstance(value, Mapping) and value.get("message") == _STARTED:
-            seen = Evidence(
+            evidence = Evidence(
                 "text", f"n8n:{tool.name}", "n8n started the workflow; its outcome is not known", time.time()
             )
-            return ToolResult(True, value, evidence=(seen,))
+            return ToolResult(True, value, evidence=(evidence,))
         return value
     if kind.startswith("text/"):
         return answer.text
@@ -93,7 +93,7 @@ async def _answered(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> A
 
 
 def _job(answer: Answer) -> str:
-    """The id of the execution that a workflow named; empty where it named none."""
+    """The id of the execution that a workflow named; empty if it named none."""
     if answer.media_type != "application/json":
         return ""
     value = answer.json("n8n")
@@ -114,12 +114,12 @@ def _unreachable(tool: UpstreamTool, answer: Answer, why: str) -> UpstreamError:
 
 
 def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
-    said = answer.members
-    hint, why = said.get("hint"), _why(said, answer)
+    members = answer.members
+    hint, why = members.get("hint"), _why(members, answer)
     if answer.status == 404 and isinstance(hint, str):
-        named = f"{tool.data.get('method', 'POST')} {tool.data.get('path') or tool.data.get('endpoint')}"
+        webhook = f"{tool.data.get('method', 'POST')} {tool.data.get('path') or tool.data.get('endpoint')}"
         return UpstreamError(
-            f"n8n knows no active webhook {named}{why}",
+            f"n8n knows no active webhook {webhook}{why}",
             hint="activate the workflow in n8n, and see that its webhook has this method and path",
             reason="inactive",
         )
@@ -149,37 +149,37 @@ def _failure(tool: UpstreamTool, answer: Answer) -> UpstreamError:
     )
 
 
-def _why(said: Mapping[str, Any], answer: Answer) -> str:
-    """What a failure says of itself, as the end of a sentence; empty where it says nothing."""
-    is_text = not said and answer.media_type in ("", "text/plain")
-    text = said.get("message") or said.get("error") or (answer.text if is_text else "")
+def _why(members: Mapping[str, Any], answer: Answer) -> str:
+    """The reason that a failure gives, as the end of a sentence; empty if it gives none."""
+    is_text = not members and answer.media_type in ("", "text/plain")
+    text = members.get("message") or members.get("error") or (answer.text if is_text else "")
     if isinstance(text, Mapping):
         text = text.get("message") or ""
     return f": {text!s:.300}" if text else ""
 
 
 def _address(tool: UpstreamTool, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Where the webhook is, and the arguments that are not part of that; see `_path`."""
+    """The address of the webhook, and the remaining arguments; see `_path`."""
     if (endpoint := tool.data.get("endpoint")) is None:
-        path, left = _path(str(tool.data["path"]), arguments)
-        return f"/webhook/{path}", left
+        path, remaining = _path(str(tool.data["path"]), arguments)
+        return f"/webhook/{path}", remaining
     parts = urlsplit(str(endpoint))
-    path, left = _path(parts.path, arguments, safe=_OF_PATHS)
-    return f"{parts.scheme}://{parts.netloc}{path}", left
+    path, remaining = _path(parts.path, arguments, safe=_OF_PATHS)
+    return f"{parts.scheme}://{parts.netloc}{path}", remaining
 
 
 def _path(path: str, arguments: Mapping[str, Any], safe: str = "") -> tuple[str, dict[str, Any]]:
-    """The path with ``:name`` replaced by arguments, and the arguments that are left."""
-    left, parts = dict(arguments), []
+    """The path with ``:name`` replaced by arguments, and the remaining arguments."""
+    remaining, parts = dict(arguments), []
     for part in path.split("/"):
         if part[:1] == ":" and (name := part[1:]):
-            value = left.pop(name, None)
+            value = remaining.pop(name, None)
             if not isinstance(value, str | int | float) or str(value) in ("", ".", ".."):
                 raise ToolFailed(f"{name} is part of the path of this webhook: a text or a number is needed")
             parts.append(quote(str(value), safe=""))
         else:
             parts.append(quote(part, safe=safe))
-    return "/".join(parts), left
+    return "/".join(parts), remaining
 
 
 def _query(arguments: Mapping[str, Any]) -> dict[str, str]:

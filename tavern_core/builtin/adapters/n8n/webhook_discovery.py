@@ -1,6 +1,6 @@
-"""Which webhooks of an n8n instance are tools: those that the operator lists, and those of active workflows.
+"""The webhooks of an n8n instance that become tools: those that the operator lists, and those of active workflows.
 
-A workflow says what it takes in a sticky note with a block of the language ``tavern``, or in ``meta.tavern``:
+A workflow describes its parameters in a sticky note with a block of the language ``tavern``, or in ``meta.tavern``:
 
     Sends a message to Slack.
     ```tavern
@@ -52,27 +52,27 @@ _LONGEST_PATH: Final = 500
 
 
 class _NoTool(Exception):
-    """Why a webhook is not a tool."""
+    """A webhook is not a tool; the message says why."""
 
 
 FoundWebhooks = tuple[dict[str, UpstreamTool], dict[str, str]]
-"""The tools by name, and name → why it is none."""
+"""The tools by name, and name → why it is not a tool."""
 
 
 def configured(webhooks: Mapping[str, Mapping[str, Any]]) -> FoundWebhooks:
     """The webhooks of the settings, which fit `CONFIGURED`."""
     tools: dict[str, UpstreamTool] = {}
     flaws: dict[str, str] = {}
-    for name, written in webhooks.items():
+    for name, entry in webhooks.items():
         try:
-            tools[name] = _tool(name, written["path"], written.get("method", "POST"), written)
+            tools[name] = _tool(name, entry["path"], entry.get("method", "POST"), entry)
         except _NoTool as flaw:
             flaws[name] = str(flaw)
     return tools, flaws
 
 
 def discovered(workflows: Iterable[Any], taken: frozenset[str]) -> FoundWebhooks:
-    """The webhooks of workflows as the API gives them; of a name that two have, none is a tool.
+    """The webhooks of workflows as the API returns them; if two have the same name, neither becomes a tool.
 
     Args:
         taken: names that the operator gave to others.
@@ -82,13 +82,13 @@ def discovered(workflows: Iterable[Any], taken: frozenset[str]) -> FoundWebhooks
     for workflow in workflows:
         if not isinstance(workflow, Mapping) or workflow.get("active") is not True:
             continue
-        for name, node, is_mark_of in _webhooks(workflow):
+        for name, node, owner in _webhooks(workflow):
             if name in tools or name in flaws:
                 tools.pop(name, None)
                 flaws[name] = "two webhooks of n8n have this name; rename one of the workflows"
             elif name not in taken:
                 try:
-                    tools[name] = _of_node(name, node, is_mark_of)
+                    tools[name] = _of_node(name, node, owner)
                 except _NoTool as flaw:
                     flaws[name] = str(flaw)
     return tools, flaws
@@ -104,14 +104,14 @@ def _webhooks(workflow: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
 
 
 def _of_node(name: str, node: Mapping[str, Any], workflow: Mapping[str, Any]) -> UpstreamTool:
-    given = object_at(node, "parameters")
-    own = node.get("webhookId")
-    path = given.get("path") or own
+    parameters = object_at(node, "parameters")
+    webhook_id = node.get("webhookId")
+    path = parameters.get("path") or webhook_id
     if not isinstance(path, str):
         raise _NoTool("its webhook has no path")
-    if isinstance(own, str) and re.search(r"(?:^|/):", path):
-        path = f"{own}/{path}"  # as n8n registers paths with parameters
-    methods = given.get("httpMethod", "GET")
+    if isinstance(webhook_id, str) and re.search(r"(?:^|/):", path):
+        path = f"{webhook_id}/{path}"  # as n8n registers paths with parameters
+    methods = parameters.get("httpMethod", "GET")
     method = next((m for m in METHODS if m in methods), "") if isinstance(methods, list) else methods
     return _tool(name, path, method, _mark(workflow))
 
@@ -125,9 +125,9 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
     parameters = mark.get("parameters", _ANYTHING)
     if parameters.get("type", "object") != "object":
         raise _NoTool("its parameters are not an object; write {type: object, properties: …}")
-    for what, schema in (("parameters", parameters), ("output", mark.get("output", {}))):
+    for part, schema in (("parameters", parameters), ("output", mark.get("output", {}))):
         if why := untried_reason(schema):  # n8n validates nothing
-            raise _NoTool(f"the schema of its {what} is refused: {why}")
+            raise _NoTool(f"the schema of its {part} is refused: {why}")
     return UpstreamTool(
         name=name,
         description=mark.get("description", ""),
@@ -144,27 +144,27 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
 
 def _mark(workflow: Mapping[str, Any]) -> Mapping[str, Any]:
     """The self-description of a workflow, if it has the right types."""
-    said = object_at(workflow, "meta").get("tavern")
+    description = object_at(workflow, "meta").get("tavern")
     text = workflow.get("description")
-    where, mark = "meta.tavern", {"description": text} if isinstance(text, str) and text else {}
+    place, mark = "meta.tavern", {"description": text} if isinstance(text, str) and text else {}
     for note in _notes(workflow):
         if found := _BLOCK.search(note):
-            where, said = "its sticky note", _read(found[1])
+            place, description = "its sticky note", _read(found[1])
             mark["description"] = (note[: found.start()] + note[found.end() :]).strip()
             break
-    if said is None:
+    if description is None:
         return mark
-    if isinstance(said, Mapping) and "parameters" not in said and said.get("type") == "object":
-        said = {"parameters": said}
-    if not isinstance(said, Mapping):
-        raise _NoTool(f"{where} holds no object")
-    for key, value in said.items():
+    if isinstance(description, Mapping) and "parameters" not in description and description.get("type") == "object":
+        description = {"parameters": description}
+    if not isinstance(description, Mapping):
+        raise _NoTool(f"{place} holds no object")
+    for key, value in description.items():
         kinds = {"string": str, "object": Mapping, "boolean": bool}
         if key not in MARK:
-            raise _NoTool(f"{where} has {sayable(str(key), 60)!r}; known are {', '.join(MARK)}")
+            raise _NoTool(f"{place} has {sayable(str(key), 60)!r}; known are {', '.join(MARK)}")
         if not isinstance(value, kinds[MARK[key]["type"]]):
-            raise _NoTool(f"{where}: {key} is no {MARK[key]['type']}")
-    return {**mark, **said}
+            raise _NoTool(f"{place}: {key} is no {MARK[key]['type']}")
+    return {**mark, **description}
 
 
 def _read(text: str) -> Any:

@@ -1,6 +1,6 @@
 """Tools of kind `skill`: instructions and files for a model, and the programs that come with them.
 
-`executor.py` has one call; it is imported with the first one.
+`executor.py` runs the calls; it is imported with the first one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tools of kind `script`: a program of the plugin, JSON in, JSON out.
 
-executor.py     one call, from top to bottom     script_output.py  what it prints, and what that means
-command.py      what may be run                  masking.py        no secret comes back out
-work_folder.py  folders and files of each call   report.py         what an ended script amounts to
-queue.py        how many at once
+executor.py     one call, from top to bottom     script_output.py  the output as an answer
+command.py      the command and the environment  masking.py        redacts secrets in the output
+work_folder.py  folders and files of each call   report.py         the result of an ended script
+queue.py        limits the scripts that run at the same time
 
 `tavern_core/box` starts and ends them, and reads their output (script_spawner.py, script_fork_job.py, output.py).
 """
@@ -28,20 +28,20 @@ class LazyScriptExecutor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: ScriptExecutor | None = None
+        self._executor: ScriptExecutor | None = None
 
     @property
     def close(self) -> Callable[[], None] | None:
         """Ends the process that starts scripts; called when the plugin is stopped. None until there is a script."""
-        return None if self._made is None else self._made.close
+        return None if self._executor is None else self._executor.close
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         with self._lock:
-            if self._made is None:
+            if self._executor is None:
                 from tavern_core.builtin.executors.script.executor import ScriptExecutor
 
-                self._made = ScriptExecutor()
-        return self._made.bind(tool, home)
+                self._executor = ScriptExecutor()
+        return self._executor.bind(tool, home)
 
 
 @hookimpl(fast=True)

@@ -113,14 +113,18 @@ def _own_file(tool: str, word: str, root: Path, runners: Iterable[str] = ()) -> 
     file = _inside(tool, word, root)
     if os.path.isfile(file):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return file
-    near = did_you_mean(word, [*runners, *_files_beside(file, root)])
+    suggestion = did_you_mean(word, [*runners, *_files_beside(file, root)])
     if runners and "/" not in word:
         allowed = ", ".join(RUNNERS)
         raise _wrong(
-            tool, f"{word!r:.120} is neither a known runner nor a file of the plugin", near or f"runners: {allowed}"
+            tool,
+            f"{word!r:.120} is neither a known runner nor a file of the plugin",
+            suggestion or f"runners: {allowed}",
         )
     raise _wrong(
-        tool, f"there is no file {word!r:.120} in the plugin", near or "paths are relative to the folder of plugin.yaml"
+        tool,
+        f"there is no file {word!r:.120} in the plugin",
+        suggestion or "paths are relative to the folder of plugin.yaml",
     )
 
 
@@ -165,8 +169,8 @@ def _inside(tool: str, word: str, root: Path) -> Path:
     return path
 
 
-def _wrong(tool: str, what: str, hint: str) -> ToolFileInvalid:
-    return ToolFileInvalid(f"tool {tool}: implementation.command: {what}", hint=hint)
+def _wrong(tool: str, flaw: str, hint: str) -> ToolFileInvalid:
+    return ToolFileInvalid(f"tool {tool}: implementation.command: {flaw}", hint=hint)
 
 
 # Environment ----------------------------------------------------------------------------------------------------------
@@ -210,28 +214,28 @@ def environment(
         asked: further requested names, each granted to the call as ``env:<NAME>``; unset ones are left
             out.
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
-        out: where it leaves files that are kept.
+        out: the folder for files that are kept.
     """
-    passed = for_programs(host, runtime_paths.own_library(), frozenset(asked))
+    variables = for_programs(host, runtime_paths.own_library(), frozenset(asked))
     if work:
-        passed |= {"HOME": work, "TMPDIR": work}
+        variables |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # otherwise, packages of this user are found from their home
-            passed["PYTHONUSERBASE"] = site.getuserbase()
+            variables["PYTHONUSERBASE"] = site.getuserbase()
     if out:
-        passed["TAVERN_OUTPUT"] = out
-    return {**passed, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
+        variables["TAVERN_OUTPUT"] = out
+    return {**variables, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
 
 
 def vcp_settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of a VCP plugin as variables: what is not set, or may not be one, is left out."""
-    found = {}
+    """The settings of a VCP plugin as variables, without those that have no value or may not be variables."""
+    variables = {}
     for name, value in config.items():
         if value is None or value == "" or not is_name(name) or is_refused(name) or is_passed(name):
             continue
         text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
         if "\0" not in text:
-            found[name] = text
-    return found
+            variables[name] = text
+    return variables
 
 
 def granted_places(policy: BoxPolicy, workspace: str) -> dict[str, str]:

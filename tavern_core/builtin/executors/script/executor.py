@@ -1,4 +1,4 @@
-"""One script call, from top to bottom.
+"""Calls of script tools.
 
 The stdin of a script is one JSON object in UTF-8:
 
@@ -56,7 +56,7 @@ from tavern_core.schema.bounded_json_copying import measure
 KEYS: Final = ("type", "command", "protocol", "timeout", "env", "cwd", "outputs")
 """Keys of `implementation`."""
 VCP: Final = "vcp"
-"""The protocol of VCP plugins: what they are sent, how they are configured and what they answer. Its key `send` names the command."""
+"""The protocol of VCP plugins: their input, their configuration and their answers. Its key `send` names the command."""
 TEXT: Final = "text"
 """Ordinary programs: the argument `input` is their stdin, and what they print and their exit code are the answer."""
 MOST_AT_ONCE: Final = 64
@@ -68,7 +68,7 @@ class ScriptExecutor:
 
     def __init__(self) -> None:
         self._spawner = ScriptSpawner()
-        self._places = ScriptSlots(MOST_AT_ONCE)
+        self._slots = ScriptSlots(MOST_AT_ONCE)
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         """Check the command; nothing is started.
@@ -100,28 +100,28 @@ class ScriptExecutor:
         masking = ScriptMasking(secrets_of(script.tool.config_schema, config))
         ctx = ToolContext(call.id if call is not None else "")
         in_thread = asyncio.get_running_loop().run_in_executor
-        async with self._places.one(), work_folder(script.home.sandbox) as work:
+        async with self._slots.one(), work_folder(script.home.sandbox) as work:
             if script.takes:
                 arguments = await in_thread(None, with_files, arguments, script.takes, ctx, work)
             launch, box = script.launch(arguments, config, call, work)
             async with script.gateway(call, box) as serve:
-                ended = await self._watched(launch, script.home.limits, serve)
+                ended = await self._run_once(launch, script.home.limits, serve)
                 if ended.reason == "untaken":  # the fork server had just been killed; the next one gets it
-                    ended = await self._watched(launch, script.home.limits, serve)
+                    ended = await self._run_once(launch, script.home.limits, serve)
             script.report_box(ended)
             answer = script.report(ended, masking, box).answer()
             if script.outputs or (work.out and os.listdir(work.out)):  # noqa: PTH208 - of a string, and mostly empty
                 return await in_thread(None, with_links, answer, script.outputs, ctx, work)
         return answer
 
-    async def _watched(self, launch: ScriptLaunch, limits: LimitsConfig, serve: Serve | None) -> ScriptOutcome:
+    async def _run_once(self, launch: ScriptLaunch, limits: LimitsConfig, serve: Serve | None) -> ScriptOutcome:
         child = self._spawner.start(launch)
         return await collect(child, limits.output_bytes, limits.stderr_bytes // 2, serve)
 
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """One bound tool."""
+    """A script tool that is ready to run."""
 
     tool: ToolSpec
     home: ToolHome
@@ -129,7 +129,7 @@ class _Script:
     names: tuple[str, ...]
     deadline: ScriptDeadline
     outputs: tuple[str, ...]
-    """Names of the files that it leaves; empty: whatever it leaves."""
+    """Names of the files that it leaves; empty: any."""
     takes: tuple[str, ...]
     """Parameters that are artifacts."""
 
@@ -190,18 +190,18 @@ class _Script:
     def _box(
         self, program: str, call: ToolCall | None, work: WorkFolder
     ) -> tuple[str, ScriptBox | None, dict[str, str]]:
-        """The policy, what reports are about it, and the variables of the places it grants."""
+        """(policy, box for reports, variables with the granted places)."""
         if self.home.sandbox is None or self.home.folder is None or not work.home:
             return "", None, {}
         rights = call.rights if call is not None else Rights()
         workspace = (call.context.workspace_dir or "") if call is not None else ""
-        own = {str(self.home.folder), str(self.home.folder.resolve()), str(self.command.file)}
+        readable = {str(self.home.folder), str(self.home.folder.resolve()), str(self.command.file)}
         # An editable-strict install is a tree of links into the source folder.
-        own.add(str((self.home.folder / "plugin.yaml").resolve().parent))
+        readable.add(str((self.home.folder / "plugin.yaml").resolve().parent))
         if self.takes:
-            own.add(work.given)
+            readable.add(work.given)
         policy = self.home.sandbox.policy(
-            program, rights, readable=sorted(own), writable=[work.home, work.out], workspace=workspace
+            program, rights, readable=sorted(readable), writable=[work.home, work.out], workspace=workspace
         )
         return policy.to_json(), ScriptBox(self.home.sandbox, rights, policy), granted_places(policy, workspace)
 
@@ -217,13 +217,13 @@ def _find(runner: str) -> str | None:
 
 
 def _read(tool: ToolSpec, home: ToolHome) -> ScriptCommand:
-    given = tool.implementation
-    keys = (*KEYS, "send") if given.get("protocol") == VCP else KEYS
-    if unknown := sorted(k for k, v in given.items() if k not in keys and v not in (None, (), [], "")):
+    implementation = tool.implementation
+    keys = (*KEYS, "send") if implementation.get("protocol") == VCP else KEYS
+    if unknown := sorted(k for k, v in implementation.items() if k not in keys and v not in (None, (), [], "")):
         raise ToolFileInvalid(f"tool {tool.name}: a script has no {unknown[0]!r}", hint=did_you_mean(unknown[0], keys))
-    if given.get("protocol") not in (None, "stdio", VCP, TEXT):
+    if implementation.get("protocol") not in (None, "stdio", VCP, TEXT):
         raise ToolFileInvalid(
-            f"tool {tool.name}: protocol {given['protocol']!r} does not exist", hint='"protocol": "stdio"'
+            f"tool {tool.name}: protocol {implementation['protocol']!r} does not exist", hint='"protocol": "stdio"'
         )
     if home.folder is None:
         raise ToolFileInvalid(
@@ -232,7 +232,7 @@ def _read(tool: ToolSpec, home: ToolHome) -> ScriptCommand:
         )
     if not sys.platform.startswith("linux"):
         raise ToolFileInvalid(f"tool {tool.name}: script tools need Linux, this is {sys.platform}")
-    return read_command(tool.name, given.get("command"), given.get("cwd"), home.folder)
+    return read_command(tool.name, implementation.get("command"), implementation.get("cwd"), home.folder)
 
 
 def _env(tool: ToolSpec) -> tuple[str, ...]:
@@ -253,23 +253,23 @@ def _outputs(tool: ToolSpec) -> tuple[str, ...]:
 
 
 def _deadline(tool: ToolSpec, home: ToolHome) -> ScriptDeadline:
-    own = tool.implementation.get("timeout") or tool.timeout_ms
-    if own is None:
+    timeout = tool.implementation.get("timeout") or tool.timeout_ms
+    if timeout is None:
         return ScriptDeadline(home.limits.script_timeout_ms, "limits.scriptTimeoutMs")
-    if isinstance(own, bool) or not isinstance(own, int) or own <= 0:
-        raise ToolFileInvalid(f"tool {tool.name}: timeout must be a number of milliseconds above 0, got {own!r}")
-    return ScriptDeadline(own, "the tool's timeout")
+    if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout <= 0:
+        raise ToolFileInvalid(f"tool {tool.name}: timeout must be a number of milliseconds above 0, got {timeout!r}")
+    return ScriptDeadline(timeout, "the tool's timeout")
 
 
 def vcp_request(arguments: Mapping[str, Any], command: str, tool: str) -> bytes:
-    """The bytes for the stdin of a VCP plugin: the arguments, and which of its commands is meant.
+    """The bytes for the stdin of a VCP plugin: the arguments, and the name of its command.
 
     Raises:
-        InputInvalid: a value that JSON cannot say, with its path (INPUT_SCHEMA_INVALID).
+        InputInvalid: a value that JSON cannot express, with its path (INPUT_SCHEMA_INVALID).
     """
-    given = dict(arguments)
-    _refuse_unsayable(tool, "argument", given)
-    return json.dumps({**given, "command": command}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    values = dict(arguments)
+    _refuse_unsayable(tool, "argument", values)
+    return json.dumps({**values, "command": command}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _refuse_unsayable(tool: str, what: str, value: Mapping[str, Any]) -> None:
@@ -285,9 +285,9 @@ def request(arguments: Mapping[str, Any], config: Mapping[str, Any], call_id: st
     Raises:
         InputInvalid: a value that JSON cannot express, with its path (INPUT_SCHEMA_INVALID).
     """
-    given, settings = dict(arguments), dict(config)
-    _refuse_unsayable(tool, "argument", given)
+    values, settings = dict(arguments), dict(config)
+    _refuse_unsayable(tool, "argument", values)
     _refuse_unsayable(tool, "setting", settings)
     call = {"id": call_id, "tool": tool, "timeoutMs": timeout_ms}
-    message = {**given, "arguments": given, "config": settings, "call": call}
+    message = {**values, "arguments": values, "config": settings, "call": call}
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()

@@ -82,8 +82,8 @@ def _without_part(text: str, spellings: Iterable[str]) -> str:
     spellings = list(spellings)
     cut = len(text) - max((_part_at_end(text, spelling) for spelling in spellings), default=0)
     while True:
-        around = [text.find(s, max(0, cut - len(s) + 1), cut + len(s) - 1) for s in spellings]
-        if not (starts := [at for at in around if at >= 0]):
+        positions = [text.find(s, max(0, cut - len(s) + 1), cut + len(s) - 1) for s in spellings]
+        if not (starts := [at for at in positions if at >= 0]):
             return text[:cut]
         cut = min(starts)
 

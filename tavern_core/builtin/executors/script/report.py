@@ -25,20 +25,20 @@ _LOOKED_AT: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class ScriptDeadline:
-    """How long a script may take, and which limit says so."""
+    """The time limit of a script, and the setting that it comes from."""
 
     ms: int
     limit: str
 
 
 class ScriptReport:
-    """One ended script.
+    """The report of an ended script.
 
     Args:
         ended: its end and its output.
         file: the name of the file that ran, for messages.
         deadline: the time it had.
-        masking: strikes its secrets out of everything reported here.
+        masking: redacts its secrets in everything reported here.
         box: the box that it ran in; None: none.
     """
 
@@ -120,13 +120,13 @@ class ScriptReport:
         return value
 
     def _timed_out(self) -> CallTimeout:
-        ms, by = self._deadline.ms, self._deadline.limit
+        ms, limit = self._deadline.ms, self._deadline.limit
         return CallTimeout(
-            f"{self._name} did not end within {ms} ms ({by})",
-            hint=f"ask for less, or raise {by}",
+            f"{self._name} did not end within {ms} ms ({limit})",
+            hint=f"ask for less, or raise {limit}",
             outcome=self._outcome,
             stopped=not self._ended.left,
-            limit=by,
+            limit=limit,
             timeoutMs=ms,
             **self._stderr(),
         )
@@ -175,8 +175,8 @@ class ScriptReport:
         if self._box is None:
             return hint
         stderr = self._ended.stderr
-        said = (stderr.tail or stderr.head)[-_LOOKED_AT:].decode("utf-8", "replace")
-        note = self._masking.text(self._box.hint(f"{reason}\n{said}"))  # a program may use a secret as a host name
+        output = (stderr.tail or stderr.head)[-_LOOKED_AT:].decode("utf-8", "replace")
+        note = self._masking.text(self._box.hint(f"{reason}\n{output}"))  # a program may use a secret as a host name
         return "; ".join(filter(None, (hint, note)))
 
     def _stdout(self) -> dict[str, Any]:
@@ -187,13 +187,13 @@ class ScriptReport:
 
     def _stderr(self) -> dict[str, Any]:
         """The beginning and the end of stderr, as far as the limit allows."""
-        ends = self._ended.stderr
-        if ends.dropped:
-            head, tail = (part.decode("utf-8", "replace") for part in (ends.head, ends.tail))
-            left_out = f"\n… {ends.dropped:,} bytes left out …\n"
+        stderr = self._ended.stderr
+        if stderr.dropped:
+            head, tail = (part.decode("utf-8", "replace") for part in (stderr.head, stderr.tail))
+            left_out = f"\n… {stderr.dropped:,} bytes left out …\n"
             text = f"{self._masking.beginning(head)}{left_out}{self._masking.end(tail)}" if head else ""
         else:
-            text = self._masking.text((ends.head + ends.tail).decode("utf-8", "replace"))
+            text = self._masking.text((stderr.head + stderr.tail).decode("utf-8", "replace"))
         return {"stderr": text} if text.strip() else {}
 
 
@@ -258,28 +258,28 @@ class ScriptBox:
         self.refused: list[str] = []
         """The refusals of its gateway."""
 
-    def hint(self, said: str) -> str:
+    def hint(self, output: str) -> str:
         """The hint about the box for a failed script; empty if the box does not seem to be the reason.
 
         Refusals of the gateway come first, because they are certain.
 
         Args:
-            said: its error and its stderr.
+            output: its error and its stderr.
         """
-        wanted = [name for sign, names in _SIGNS if sign.search(said) for name in names]
+        wanted = [name for sign, names in _SIGNS if sign.search(output) for name in names]
         reported = self.refused[:_MOST_REFUSED]
         if wanted:
             reported.append(self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted))))
-        if self._is_filtered and _NO_GRANT.search(said):
+        if self._is_filtered and _NO_GRANT.search(output):
             reported.append(
                 "no grant lets a script change modes, owners, times or attributes of files, make symbolic links, or move files between folders that were granted differently"
             )
-        if self._has_gateway and not self.refused and _AROUND.search(said):
+        if self._has_gateway and not self.refused and _AROUND.search(output):
             reported.append(
                 "its box has no way to the network but the proxy that HTTP_PROXY and HTTPS_PROXY name, which looks up names, too"
             )
         for sign, field, unit, setting in _BOUNDS:
             bound = getattr(self._limits, field)
-            if bound is not None and sign.search(said):
+            if bound is not None and sign.search(output):
                 reported.append(f"its box has at most {bound:,} {unit} (isolation.{setting} in tavern.yaml)")
         return "; ".join(filter(None, reported))

@@ -23,7 +23,7 @@ _EXCERPT: Final = 300
 _SEARCHED: Final = 50_000
 _OUTCOMES: Final = ("none", "done", "unknown")
 _ERROR_KEYS: Final = frozenset({"ok", "error", "status", "isError"})
-_SAID: Final[Mapping[str, str]] = {
+_REASONS: Final[Mapping[str, str]] = {
     "no_json": "{why}",
     "not_allowed": "{name} is not JSON; print null instead",
     "number_too_long": "it holds an integer of more digits than can be read (4,300)",
@@ -51,8 +51,8 @@ def parse(output: bytes) -> Any:
     try:
         return read_json(text, depths.VALUE, allow_halves=False)
     except NotJson as error:
-        said = _SAID[error.kind].format(**error.facts) if error.kind in _SAID else str(error)
-        raise Unreadable(_place(error, text) + said) from None
+        reason = _REASONS[error.kind].format(**error.facts) if error.kind in _REASONS else str(error)
+        raise Unreadable(_place(error, text) + reason) from None
 
 
 def _place(error: NotJson, text: str) -> str:
@@ -72,8 +72,10 @@ def error_in(value: Any, outcome: Outcome) -> ToolFailed | None:
         return None
     error = value.get("error")
     has_error = (isinstance(error, str) and bool(error)) or (isinstance(error, dict) and "message" in error)
-    says_so = value.get("ok") is False or value.get("isError") is True or (value.get("status") == "error" and has_error)
-    if not says_so and not (has_error and value.keys() <= _ERROR_KEYS):
+    reports_failure = (
+        value.get("ok") is False or value.get("isError") is True or (value.get("status") == "error" and has_error)
+    )
+    if not reports_failure and not (has_error and value.keys() <= _ERROR_KEYS):
         return None
     facts: Mapping[str, Any] = error if isinstance(error, dict) else {}
     message = (
@@ -86,15 +88,15 @@ def error_in(value: Any, outcome: Outcome) -> ToolFailed | None:
         str(message or "the tool reported an error without saying which"),
         hint=str(facts.get("hint") or facts.get("fix") or ""),
         retryable=facts.get("retryable") is True,
-        outcome=said if (said := facts.get("outcome")) in _OUTCOMES else outcome,
-        retry_after_ms=_whole(facts.get("retryAfterMs")),
+        outcome=stated if (stated := facts.get("outcome")) in _OUTCOMES else outcome,
+        retry_after_ms=_non_negative(facts.get("retryAfterMs")),
     )
     failed.details |= details
     return failed
 
 
 def vcp_answer(value: Any) -> Any:
-    """What a VCP plugin answers: `result` of ``{"status": "success", "result": …}``.
+    """The value in the answer of a VCP plugin: `result` of ``{"status": "success", "result": …}``.
 
     ``{"status": "error", "error": …}`` stays as it is, for `error_in`.
 
@@ -110,7 +112,7 @@ def vcp_answer(value: Any) -> Any:
     return {"status": "error", "error": error if isinstance(error, str) or "message" in error else json.dumps(error)}
 
 
-def _whole(value: Any) -> int | None:
+def _non_negative(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

@@ -2,7 +2,7 @@
 
 home    its home and its temporary files, empty at first
 out     what it leaves here (`TAVERN_OUTPUT`) is kept as artifacts of the caller, and the answer links to them
-in      copies of artifacts that it was given: an argument of ``"format": "artifact"`` names one, the script gets its path
+in      copies of artifacts: an argument of ``"format": "artifact"`` names one, the script gets the path of the copy
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WorkFolder:
 
     @property
     def given(self) -> str:
-        """Where artifacts are put that the script is given; made by who needs it."""
+        """The folder for copies of artifacts; `with_files` creates it."""
         return f"{self.place}/in"
 
 
@@ -63,10 +63,10 @@ async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[WorkFolder]:
     try:
         yield folder
     finally:
-        await _removed(folder)
+        await _remove(folder)
 
 
-async def _removed(folder: WorkFolder) -> None:
+async def _remove(folder: WorkFolder) -> None:
     try:
         for path in filter(None, (folder.out, folder.home, folder.place)):
             os.rmdir(path)  # noqa: PTH106 - most scripts leave nothing, and then this takes no thread
@@ -102,22 +102,22 @@ def with_files(
         ArtifactNotFound: there is no such artifact, or it is another caller's (ARTIFACT_NOT_FOUND).
         ToolFailed: there is no folder for them (TOOL_ERROR).
     """
-    given = dict(arguments)
+    replaced = dict(arguments)
     for number, name in enumerate(names):
-        link = given.get(name)
+        link = replaced.get(name)
         if not isinstance(link, str):
             continue
         if not work.place:
             raise ToolFailed("there is no folder to put artifacts into", hint="call the tool through a host")
         folder = Path(work.given, str(number))
         folder.mkdir(parents=True, mode=0o700)
-        known = ctx.artifact_facts(link)
-        path = folder / (known["name"] or link.removeprefix(SCHEME))
+        facts = ctx.artifact_facts(link)
+        path = folder / (facts["name"] or link.removeprefix(SCHEME))
         with path.open("xb") as file:
-            for start in range(0, known["size"], _CHUNK):
+            for start in range(0, facts["size"], _CHUNK):
                 file.write(ctx.read_artifact(link, start, _CHUNK))
-        given[name] = str(path)
-    return given
+        replaced[name] = str(path)
+    return replaced
 
 
 def with_links(value: Any, patterns: Sequence[str], ctx: ToolContext, work: WorkFolder) -> Any:
@@ -127,18 +127,18 @@ def with_links(value: Any, patterns: Sequence[str], ctx: ToolContext, work: Work
         patterns: names of the files to be kept, as in ``*.png``; none: all.
 
     Raises:
-        ToolFailed: a declared file is not there, or something there is no file (TOOL_ERROR).
+        ToolFailed: a declared file is missing, or something there is not a file (TOOL_ERROR).
         OutputTooLarge: too many files, or one that is larger than an artifact may be (OUTPUT_TOO_LARGE).
     """
-    links = [] if not work.out else [ctx.keep(*one) for one in _left(work.out, patterns)]
+    links = [] if not work.out else [ctx.keep(*one) for one in _kept_files(work.out, patterns)]
     if not links:
         return value
     text = value if isinstance(value, str) else to_json(value, inf_nan_mode="constants").decode()
     return ToolResult(True, value, content=({"type": "text", "text": text}, *links))
 
 
-def _left(out: str, patterns: Sequence[str]) -> Iterator[tuple[Iterator[bytes], str, str]]:
-    """(bytes, media type, name) of each file in the folder; what the script made of the folder itself leads nowhere else."""
+def _kept_files(out: str, patterns: Sequence[str]) -> Iterator[tuple[Iterator[bytes], str, str]]:
+    """(bytes, media type, name) of each file in the folder. If the script replaced the folder by a link, that is not followed."""
     try:
         folder = os.open(out, _FOLDER)
     except OSError as error:
@@ -147,13 +147,15 @@ def _left(out: str, patterns: Sequence[str]) -> Iterator[tuple[Iterator[bytes], 
         ) from error
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - of a descriptor
-        missing = [one for one in patterns if not any(sign in one for sign in "*?[") and one not in names]
+        missing = [
+            pattern for pattern in patterns if not any(sign in pattern for sign in "*?[") and pattern not in names
+        ]
         if missing:
             raise ToolFailed(
                 f"the script left no file {missing[0]!r} in TAVERN_OUTPUT", hint="implementation.outputs says it does",
                 outcome="done",
             )  # fmt: skip
-        wanted = [name for name in names if not patterns or any(fnmatchcase(name, one) for one in patterns)]
+        wanted = [name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
         if len(wanted) > MOST_FILES:
             raise OutputTooLarge(
                 f"the script left {len(wanted):,} files in TAVERN_OUTPUT; at most {MOST_FILES} are kept",
@@ -162,14 +164,14 @@ def _left(out: str, patterns: Sequence[str]) -> Iterator[tuple[Iterator[bytes], 
                 limit=MOST_FILES,
             )
         for name in wanted:
-            with _opened(name, folder) as chunks:
+            with _open(name, folder) as chunks:
                 yield chunks, mimetypes.guess_type(name)[0] or "application/octet-stream", name
     finally:
         os.close(folder)
 
 
 @contextmanager
-def _opened(name: str, folder: int) -> Iterator[Iterator[bytes]]:
+def _open(name: str, folder: int) -> Iterator[Iterator[bytes]]:
     try:
         descriptor = os.open(name, _FILE, dir_fd=folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible API answers: a whole completion or the chunks of one, and refusals."""
+"""Answers of an OpenAI-compatible API: a whole completion or the chunks of one, and refusals."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def written_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _written(message: Message) -> dict[str, Any]:
-    written = {key: value for key, value in message.items() if key not in ("toolCalls", "toolCallId")}
+    converted = {key: value for key, value in message.items() if key not in ("toolCalls", "toolCallId")}
     if calls := message.get("toolCalls"):
-        written["tool_calls"] = [
+        converted["tool_calls"] = [
             {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
             for c in calls
         ]
     if (call := message.get("toolCallId")) is not None:
-        written["tool_call_id"] = call
-    return written
+        converted["tool_call_id"] = call
+    return converted
 
 
 class _ToolCallParts:
@@ -58,10 +58,10 @@ class Completion:
         """Why the model stopped; empty: it has not stopped yet."""
 
     def add(self, value: Any) -> str:
-        """Take over a completion or a chunk; the text in it.
+        """Add a completion or a chunk; returns the text in it.
 
         Raises:
-            UpstreamError: it is an error object, or none of both (UPSTREAM_ERROR).
+            UpstreamError: it is an error object, or neither a completion nor a chunk (UPSTREAM_ERROR).
         """
         if not isinstance(value, Mapping):
             raise self._odd("no object")
@@ -109,15 +109,15 @@ class Completion:
             raise self._odd("a tool call without a function")
         index = found if type(found := call.get("index")) is int else position
         id_ = str(call.get("id") or "")
-        known = self._at.get(index)
-        if known is None or (function.get("name") and known.id and id_ not in ("", known.id)):
-            known = self._at[index] = _ToolCallParts()  # some servers give every call of an answer the index 0
-            self._calls.append(known)
-        known.id = known.id or id_
-        known.name.append(str(function.get("name") or ""))
+        parts = self._at.get(index)
+        if parts is None or (function.get("name") and parts.id and id_ not in ("", parts.id)):
+            parts = self._at[index] = _ToolCallParts()  # some servers give every call of an answer the index 0
+            self._calls.append(parts)
+        parts.id = parts.id or id_
+        parts.name.append(str(function.get("name") or ""))
         arguments = function.get("arguments")
         if arguments is not None:
-            known.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+            parts.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
 
     def answer(self, data: Any = None) -> LLMAnswer:
         """The answer so far."""
@@ -159,9 +159,9 @@ def _text_of(content: Any) -> str:
 def refusal(status: int, headers: Mapping[str, str], body: bytes, who: str, model: str, *, has_key: bool) -> CallError:
     """The error of a status that is not 200."""
     try:
-        said = message_of(json.loads(body))
+        message = message_of(json.loads(body))
     except (ValueError, RecursionError):
-        said = body[:_LONGEST_QUOTE].decode("utf-8", "replace")
+        message = body[:_LONGEST_QUOTE].decode("utf-8", "replace")
     wait = retry_after_ms(headers)
     if status in (401, 403):
         hint = (
@@ -170,18 +170,18 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, who: str, mode
             else "add the key by reference: `key: {$env: NAME}`"
         )
         return UpstreamError(
-            f"{who} refuses the key ({status}): {said}", hint=hint, outcome="none", reason="unauthorized"
+            f"{who} refuses the key ({status}): {message}", hint=hint, outcome="none", reason="unauthorized"
         )
     if status == 404:
         return UpstreamError(
-            f"{who} does not know the model {model!r} (404): {said}",
+            f"{who} does not know the model {model!r} (404): {message}",
             hint="see that `model` is one that the API lists, and that `baseUrl` is right; it often ends in /v1",
             outcome="none",
             reason="not found",
         )
     if status == 429:
         return BudgetExceeded(
-            f"{who} accepts no more requests for now (429): {said}",
+            f"{who} accepts no more requests for now (429): {message}",
             hint="ask again later, or less often",
             retryable=True,
             retry_after_ms=wait,
@@ -190,16 +190,16 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, who: str, mode
         )
     if status >= 500 or status == 408:
         return UpstreamError(
-            f"{who} failed ({status}): {said}", hint="ask again", retryable=True, retry_after_ms=wait, outcome="none"
+            f"{who} failed ({status}): {message}", hint="ask again", retryable=True, retry_after_ms=wait, outcome="none"
         )
     hint = (
         "write the address it leads to as `baseUrl`" if 300 <= status < 400 else "correct the messages or the options"
     )
-    return UpstreamError(f"{who} refuses the request ({status}): {said}", hint=hint, outcome="none")
+    return UpstreamError(f"{who} refuses the request ({status}): {message}", hint=hint, outcome="none")
 
 
 def message_of(error: Any) -> str:
-    """What an error object says: ``{"error": {"message": …}}``, ``{"error": "…"}``, ``{"message": …}``, ``{"detail": …}``."""
+    """The text of an error object: ``{"error": {"message": …}}``, ``{"error": "…"}``, ``{"message": …}``, ``{"detail": …}``."""
     for key in ("error", "message", "detail"):
         if isinstance(error, Mapping) and key in error:
             return message_of(error[key])

@@ -34,12 +34,12 @@ _FIRST_PAUSE_S: Final = 0.4
 _LARGEST_REFUSAL: Final = 64_000
 _SHORTEST_SECRET: Final = 4
 _OURS: Final = frozenset({"model", "messages", "stream", "stream_options", "response_format", "n"})
-"""What the adapter sets itself."""
+"""Options that the adapter sets itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAILLM:
-    """One model of one API; see `contract.llm.StreamingLLM`."""
+    """A model behind an OpenAI-compatible API; see `contract.llm.StreamingLLM`."""
 
     base_url: str
     """``https://host/v1``; requests go to ``/chat/completions`` below it."""
@@ -48,9 +48,9 @@ class OpenAILLM:
     key: Callable[[], str] = str
     """Returns the key when it is needed; empty: none."""
     headers: Callable[[], Mapping[str, str]] = dict
-    """Further ones, as `key`."""
+    """Returns further headers when they are needed."""
     timeout_s: float = 120.0
-    """How long the API may take for a whole answer, or for the next piece of a streamed one."""
+    """Seconds that the API may take for a whole answer, or for the next piece of a streamed one."""
     max_bytes: int = 32_000_000
     """Limit for one answer."""
     retries: int = 3
@@ -76,8 +76,8 @@ class OpenAILLM:
         completion = Completion(self._who)
         async with self._response(body) as response:
             async with self._limit():
-                read = b"".join([chunk async for chunk in self._chunks(response)])
-            completion.add(self._parsed(read))
+                content = b"".join([chunk async for chunk in self._chunks(response)])
+            completion.add(self._parsed(content))
         completion.check_choice()
         return self._finished(completion, validator)
 
@@ -99,14 +99,14 @@ class OpenAILLM:
 
     def _body(self, messages: Sequence[Message], options: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """The request, and the validator of a structured answer."""
-        wanted = {key: value for key, value in {**self.options, **options}.items() if value is not None}
-        schema = wanted.pop("schema", None)
-        if taken := sorted(_OURS & wanted.keys()):
+        settings = {key: value for key, value in {**self.options, **options}.items() if value is not None}
+        schema = settings.pop("schema", None)
+        if reserved := sorted(_OURS & settings.keys()):
             raise InputInvalid(
-                f"the option {taken[0]!r} is set by the host",
+                f"the option {reserved[0]!r} is set by the host",
                 hint="use `schema` for structured answers; leave out the others",
             )
-        body = {**({"model": self.model} if self.model else {}), "messages": written_messages(messages), **wanted}
+        body = {**({"model": self.model} if self.model else {}), "messages": written_messages(messages), **settings}
         if schema is None:
             return body, None
         validator = schema_validator(schema)
@@ -124,8 +124,8 @@ class OpenAILLM:
         """A response with status 200, whose body has not been read. Leaving closes the connection."""
         httpx2 = _library()
         key, headers = self.key().strip(), dict(self.headers())
-        sent = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {}), **headers}
-        if not all(value.isascii() and value.isprintable() for value in sent.values()):
+        all_headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {}), **headers}
+        if not all(value.isascii() and value.isprintable() for value in all_headers.values()):
             raise ToolFailed(
                 f"the key or a header for {self._who} is not plain ASCII in one line",
                 hint="correct `key` or `headers` of the model in tavern.yaml",
@@ -135,14 +135,16 @@ class OpenAILLM:
         timeout = httpx2.Timeout(self.timeout_s)
         try:
             with failures(self._who, "unknown", repeatable=True):
-                async with httpx2.AsyncClient(headers=sent, timeout=timeout, verify=_tls(), trust_env=False) as client:
+                async with httpx2.AsyncClient(
+                    headers=all_headers, timeout=timeout, verify=_tls(), trust_env=False
+                ) as client:
                     request = client.build_request(
                         "POST",
                         f"{self._who}/chat/completions",
                         content=content,
                         headers={"content-type": "application/json"},
                     )
-                    response = await self._accepted(client, request, bool(key))
+                    response = await self._send_until_accepted(client, request, bool(key))
                     try:
                         yield response
                     finally:
@@ -150,7 +152,9 @@ class OpenAILLM:
         except CallError as error:
             raise _without((key, *headers.values()), error) from None
 
-    async def _accepted(self, client: httpx2.AsyncClient, request: httpx2.Request, has_key: bool) -> httpx2.Response:
+    async def _send_until_accepted(
+        self, client: httpx2.AsyncClient, request: httpx2.Request, has_key: bool
+    ) -> httpx2.Response:
         """The response of the first attempt that is not refused."""
         attempt, end = 0, DEADLINE.get()
         while True:
@@ -158,28 +162,28 @@ class OpenAILLM:
                 response = await client.send(request, stream=True)
             if response.status_code == 200:
                 return response
-            said = b""
+            content = b""
             try:
                 async with self._limit():
                     async for chunk in response.aiter_raw():
-                        said += chunk
-                        if len(said) > _LARGEST_REFUSAL:
+                        content += chunk
+                        if len(content) > _LARGEST_REFUSAL:
                             break
             finally:
                 await response.aclose()
-            error = refusal(response.status_code, response.headers, said, self._who, self.model, has_key=has_key)
+            error = refusal(response.status_code, response.headers, content, self._who, self.model, has_key=has_key)
             attempt += 1
             pause = (error.retry_after_ms or 0) / 1000 or random.uniform(
                 0, exponential_delay(attempt, _FIRST_PAUSE_S, inf)
             )
-            left = self.timeout_s if end is None else end - time.perf_counter()
-            if not error.retryable or attempt > self.retries or pause >= left:
+            remaining_s = self.timeout_s if end is None else end - time.perf_counter()
+            if not error.retryable or attempt > self.retries or pause >= remaining_s:
                 raise error
             await asyncio.sleep(pause)
 
     @asynccontextmanager
     async def _limit(self) -> AsyncIterator[None]:
-        """A time limit for what is awaited inside."""
+        """Limit the time of what is awaited inside."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 yield
@@ -192,17 +196,17 @@ class OpenAILLM:
             ) from None
 
     async def _chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
-        """The bytes of the body, within the limit of their size; what is not UTF-8 is refused."""
+        """The bytes of the body, up to the limit of their size; bytes that are not UTF-8 are refused."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise UpstreamError(
                 f"{self._who} compresses its answers, which was not asked for",
                 hint="turn compression off in the server, or in the proxy before it",
                 outcome="unknown",
             )
-        read, decoder = 0, codecs.getincrementaldecoder("utf-8")()
+        size, decoder = 0, codecs.getincrementaldecoder("utf-8")()
         async for chunk in response.aiter_raw():
-            read += len(chunk)
-            if read > self.max_bytes:
+            size += len(chunk)
+            if size > self.max_bytes:
                 raise OutputTooLarge(
                     f"{self._who} answered more than {self.max_bytes:,} bytes",
                     hint="set max_tokens, or raise maxBytes of the model",
@@ -224,8 +228,8 @@ class OpenAILLM:
         httpx2 = _library()
         if "text/event-stream" not in response.headers.get("content-type", ""):
             async with self._limit():  # a server that cannot stream answers with the whole completion
-                read = b"".join([chunk async for chunk in self._chunks(response)])
-            yield read
+                content = b"".join([chunk async for chunk in self._chunks(response)])
+            yield content
             return
         checked = httpx2.Response(
             200, headers=response.headers, content=self._chunks(response), request=response.request

@@ -1,7 +1,7 @@
 """Refuse a call whose SQL does more than its tool may do (seed 004 §9.2, SECURITY §5).
 
-statement.py              what one statement does, in every dialect that accepts it
-allowlists.py             what a statement may contain
+statement.py              the analysis of one statement, in every dialect that accepts it
+allowlists.py             the allowed parts of a statement
 parser_differentials.py   spellings that parsers read differently
 functions.py              functions and tables that do more than compute
 
@@ -36,38 +36,38 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Den
 
 
 def _judge(
-    call: ToolCall, tool: ToolSpec, ctx: PluginContext, one: GuardedValue, mark: Guard
+    call: ToolCall, tool: ToolSpec, ctx: PluginContext, guarded: GuardedValue, mark: Guard
 ) -> Deny | RequireApproval | None:
     from tavern_core.builtin.policies.sql.statement import NoParser, read_statement
 
-    pointer, may_write = one.pointer, call.rights.holds("write:db")
+    pointer, may_write = guarded.pointer, call.rights.holds("write:db")
     try:
-        does = read_statement(one.value, mark.get("dialect"), writing=may_write, listed=ctx.config["functions"])
+        analysis = read_statement(guarded.value, mark.get("dialect"), writing=may_write, listed=ctx.config["functions"])
     except NoParser:
         return _denied(pointer, "cannot be checked: sqlglot is not installed", "pip install 'tavern-core[sql]'")
-    if does.flaw:
+    if analysis.flaw:
         return _denied(
             pointer,
-            does.flaw,
-            does.fix or ("send one statement that only reads" if not may_write else "send one plain statement"),
+            analysis.flaw,
+            analysis.fix or ("send one statement that only reads" if not may_write else "send one plain statement"),
         )
-    if not does.writes:
+    if not analysis.writes:
         return None
     if mark.get("mode") == "read":
         return _denied(
-            pointer, f"changes the database ({does.writes}); this parameter is for reading only", "send a query"
+            pointer, f"changes the database ({analysis.writes}); this parameter is for reading only", "send a query"
         )
     if not may_write:
         hint = f"{grant_fix(tool.plugin, ['write:db'], call.rights.asked)}, and let the caller have write:db"
         return _denied(
-            pointer, f"changes the database ({does.writes}), which needs write:db", hint, missing=["write:db"]
+            pointer, f"changes the database ({analysis.writes}), which needs write:db", hint, missing=["write:db"]
         )
-    if does.destroys and not call.rights.holds("danger:destructive"):
+    if analysis.destroys and not call.rights.holds("danger:destructive"):
         return require_approval(
-            f"argument {pointer}: the SQL destroys something ({does.destroys})", pointer=pointer, guard="sql"
+            f"argument {pointer}: the SQL destroys something ({analysis.destroys})", pointer=pointer, guard="sql"
         )
     return None
 
 
-def _denied(pointer: str, what: str, hint: str, **details: Any) -> Deny:
-    return deny(f"argument {pointer}: the SQL {what}", hint=hint, pointer=pointer, guard="sql", **details)
+def _denied(pointer: str, reason: str, hint: str, **details: Any) -> Deny:
+    return deny(f"argument {pointer}: the SQL {reason}", hint=hint, pointer=pointer, guard="sql", **details)

@@ -74,20 +74,24 @@ def call_flaw(node: Any, dialect: str, writing: bool, listed: frozenset[str]) ->
         if kind in CALLS or kind in DIALECT_CALLS.get(dialect, ()):
             return ""
         return f"calls {node.sql_name()[:60]}, which is not known to only compute"
-    written = str(node.name or node.this).strip('"`[]')
-    name, packages = written.lower(), _packages(node)
+    spelling = str(node.name or node.this).strip('"`[]')
+    name, packages = spelling.lower(), _packages(node)
     if ".".join((*packages, name)) in listed:
         return ""
     in_from = _is_in_from(node)
     if does_more(name, in_from=in_from, writing=writing, arguments=len(node.expressions), dialect=dialect):
-        return f"calls {written[:60]}, which does more than compute"
+        return f"calls {spelling[:60]}, which does more than compute"
     if writing and name in WRITES_ONLY and not packages:
         return ""
     if dialect in _SERVERS and (packages or in_from):
         return ""
     is_quoted = type(node.this).__name__ == "Identifier" and node.this.args.get("quoted")
-    if not set(packages) <= _SCHEMAS or not is_known(name) or (is_quoted and dialect in ATTRIBUTES and written != name):
-        return f"calls {'.'.join((*packages, written))[:90]}, which is not known to only compute"
+    if (
+        not set(packages) <= _SCHEMAS
+        or not is_known(name)
+        or (is_quoted and dialect in ATTRIBUTES and spelling != name)
+    ):
+        return f"calls {'.'.join((*packages, spelling))[:90]}, which is not known to only compute"
     return ""
 
 
@@ -217,8 +221,8 @@ def locks(node: Any, dialect: str) -> str:
         node: ``WITH (XLOCK)``, or the table of ``t (XLOCK, ROWLOCK)``, which is read as a function.
     """
     if type(node).__name__ == "Table":
-        given = getattr(node.this, "expressions", ()) if dialect in ("tsql", "fabric") else ()
-        return next((name for one in given if (name := str(one.name).upper()) in _LOCKS), "")
+        hints = getattr(node.this, "expressions", ()) if dialect in ("tsql", "fabric") else ()
+        return next((name for one in hints if (name := str(one.name).upper()) in _LOCKS), "")
     names = [str(one.name or one.sql()).upper() for one in node.expressions]
     return next((name for name in names if name.partition("(")[0].strip() not in _QUIET_HINTS), "")
 

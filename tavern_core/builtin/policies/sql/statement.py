@@ -1,4 +1,4 @@
-"""What one statement does, according to sqlglot.
+"""The analysis of one statement with sqlglot.
 
 It is refused unless everything in it is known: each kind of node, each function, each comment. Without a known dialect, the
 text must be valid, and harmless, in *each* of the usual ones: a string in one (``'\\'; drop table t; --'``, ``$$…$$``) is
@@ -64,7 +64,7 @@ class StatementAnalysis:
     flaw: str = ""
     """Why it is refused regardless of grants; else empty."""
     writes: str = ""
-    """What it changes (``INSERT``), empty for one that only reads."""
+    """The first part that changes something (``INSERT``); empty for a statement that only reads."""
     destroys: str = ""
     """``DROP``, ``TRUNCATE``, ``ALTER``, ``CREATE OR REPLACE`` or ``INSERT OVERWRITE``."""
     fix: str = ""
@@ -96,19 +96,19 @@ def read_statement(
     allowed = frozenset(name.lower() for name in listed)
     dialect = _ALIASES.get(dialect, dialect)
     with _silent():
-        judged = [_judge(text, one, writing, allowed) for one in ((dialect,) if dialect else USUAL)]
-    flawed = next((found for found in judged if found.flaw), None)
+        analyses = [_judge(text, one, writing, allowed) for one in ((dialect,) if dialect else USUAL)]
+    flawed = next((found for found in analyses if found.flaw), None)
     if flawed is not None and not dialect:
         return replace(
             flawed,
             fix=flawed.fix
             or "name the dialect (x-tavern: {guard: sql, dialect: …}), or write it so that each of the usual databases reads the same",
         )
-    return flawed or max(judged, key=lambda found: (bool(found.destroys), bool(found.writes)))
+    return flawed or max(analyses, key=lambda found: (bool(found.destroys), bool(found.writes)))
 
 
 def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> StatementAnalysis:
-    """What the text does in one dialect."""
+    """Analyse the text in one dialect."""
     try:
         sqlglot = importlib.import_module("sqlglot")
     except ImportError as error:
@@ -129,17 +129,17 @@ def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> St
     except RecursionError:
         return StatementAnalysis("is nested too deeply")
     except (sqlglot.errors.SqlglotError, ValueError) as error:
-        return StatementAnalysis(f"cannot be read as {dialect[:40]}: {_said(error)}")
+        return StatementAnalysis(f"cannot be read as {dialect[:40]}: {_parser_message(error)}")
     if len(statements) != 1:
         return StatementAnalysis(f"holds {len(statements)} statements; one is allowed")
     if dialect in ("tsql", "fabric") and (word := second_statement(tokens, list(_aliases(statements[0])))):
         return StatementAnalysis(
             f"may hold a second statement ({word}), which SQL Server begins without a semicolon; write AS before an alias, or quote it"
         )
-    return _does(statements[0], dialect, writing, listed)
+    return _analyse(statements[0], dialect, writing, listed)
 
 
-def _said(error: Exception) -> str:
+def _parser_message(error: Exception) -> str:
     """The parser's complaint, without the text, because that may be confidential."""
     for one in getattr(error, "errors", None) or ():
         if one.get("description"):
@@ -151,7 +151,7 @@ def _said(error: Exception) -> str:
     )
 
 
-def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -> StatementAnalysis:
+def _analyse(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -> StatementAnalysis:
     kind = type(statement).__name__
     if kind not in _READS | _ROWS | _DESTROYS:
         return StatementAnalysis(f"is not a query ({kind})")
@@ -166,7 +166,7 @@ def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -
             destroys = {"TruncateTable": "TRUNCATE"}.get(name, name.upper())
         elif name in _ROWS:
             writes = writes or name.upper()
-            destroys = destroys or _replaced(node)
+            destroys = destroys or _replacing_clause(node)
             changes = True
         elif name in _WRITES_INSIDE:
             writes = writes or _WRITES_INSIDE[name]
@@ -199,12 +199,12 @@ def _flaw(node: Any, name: str, dialect: str, called: Mapping[str, frozenset[str
     if name in ("Column", "Dot"):
         return attribute_flaw(node, dialect, called)
     if name in ("Cast", "TryCast"):
-        wanted = node.to
-        own = str(wanted.args.get("kind") or "").strip('"').lower()
-        is_own = getattr(wanted.this, "name", "") == "USERDEFINED"
+        cast_type = node.to
+        type_name = str(cast_type.args.get("kind") or "").strip('"').lower()
+        is_user_defined = getattr(cast_type.this, "name", "") == "USERDEFINED"
         return (
-            f"casts to {own[:60]}, a type that is not known"
-            if is_own and own not in TYPES and own not in listed
+            f"casts to {type_name[:60]}, a type that is not known"
+            if is_user_defined and type_name not in TYPES and type_name not in listed
             else ""
         )
     if name == "PropertyEQ" and type(node.this).__name__ in ("Parameter", "SessionParameter"):
@@ -218,23 +218,23 @@ def _is_function(node: Any) -> bool:
 
 def _called_in_from(statement: Any) -> dict[str, frozenset[str]]:
     """The aliases of functions in places for tables, with their columns."""
-    found: dict[str, frozenset[str]] = {}
+    aliases: dict[str, frozenset[str]] = {}
     for node in statement.walk():
         if type(node).__name__ != "TableAlias" or not node.name:
             continue
-        above = node.parent
+        parent = node.parent
         if (
-            type(above).__name__ in ("Unnest", "Lateral", "TableFromRows")
-            or _is_function(above)
-            or _is_function(above.this)
+            type(parent).__name__ in ("Unnest", "Lateral", "TableFromRows")
+            or _is_function(parent)
+            or _is_function(parent.this)
         ):
             columns = frozenset(str(getattr(one, "name", "")).lower() for one in node.args.get("columns") or ())
-            found[node.name.lower()] = columns & found.get(node.name.lower(), columns)
-    return found
+            aliases[node.name.lower()] = columns & aliases.get(node.name.lower(), columns)
+    return aliases
 
 
-def _replaced(node: Any) -> str:
-    """How `node` destroys existing data; empty if it does not."""
+def _replacing_clause(node: Any) -> str:
+    """The clause with which `node` replaces existing data; empty if it has none."""
     if node.args.get("replace") and type(node).__name__ == "Create":
         return "CREATE OR REPLACE"
     return "INSERT OVERWRITE" if node.args.get("overwrite") else ""

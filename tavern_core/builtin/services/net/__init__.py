@@ -27,19 +27,19 @@ class HostNet:
     """For the host itself: public names, ports 80 and 443."""
 
     async def fetch(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return await _whole().alone.fetch(*args, **kwargs)
+        return await _service().alone.fetch(*args, **kwargs)
 
     def fetch_sync(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return _whole().alone.fetch_sync(*args, **kwargs)
+        return _service().alone.fetch_sync(*args, **kwargs)
 
 
 @hookimpl(fast=True)
 def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
-    return [Service(NET, HostNet(), Net, description=_DESCRIPTION, for_plugin=lambda user: _whole().for_plugin(user))]
+    return [Service(NET, HostNet(), Net, description=_DESCRIPTION, for_plugin=lambda user: _service().for_plugin(user))]
 
 
 @cache
-def _whole() -> NetService:
+def _service() -> NetService:
     from tavern_core.builtin.services.net.service import NetService
 
     return NetService()

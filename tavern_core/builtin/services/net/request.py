@@ -21,7 +21,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.safe_printing import reason_of
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_KEPT_FROM_PLUGINS: Final = frozenset({
+_HIDDEN_HEADERS: Final = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "set-cookie", "te", "trailer",
     "transfer-encoding", "upgrade",
 })  # fmt: skip
@@ -40,7 +40,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """The answer: a redirect, or the whole."""
+    """The answer to a request: a redirect, or the whole body."""
 
     status: int
     headers: Mapping[str, str]
@@ -48,11 +48,11 @@ class HttpResponse:
     location: str | None
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
-        kept = {name: value for name, value in self.headers.items() if name not in _KEPT_FROM_PLUGINS}
+        """The answer as plain data, without headers that plugins may not see."""
+        headers = {name: value for name, value in self.headers.items() if name not in _HIDDEN_HEADERS}
         return {
             "status": self.status,
-            "headers": kept,
+            "headers": headers,
             "bytes": len(self.body),
             **as_data(self.body, self.headers.get("content-type", "")),
         }
@@ -125,19 +125,19 @@ _TEXTS: Final = re.compile(
 
 
 async def whole(chunks: AsyncIterator[bytes], unpacker: Unpacker) -> bytes:
-    """The whole body."""
-    found = bytearray()
+    """Read and decompress a whole body."""
+    body = bytearray()
     async for chunk in chunks:
-        found += unpacker.feed(chunk)
-    return bytes(found)
+        body += unpacker.feed(chunk)
+    return bytes(body)
 
 
 def as_data(body: bytes, content_type: str) -> dict[str, Any]:
     """The body for JSON: ``text`` if it is text, else ``base64``."""
-    named = _CHARSET.search(content_type)
-    if named is not None or _TEXTS.match(content_type) or not content_type:
+    charset = _CHARSET.search(content_type)
+    if charset is not None or _TEXTS.match(content_type) or not content_type:
         try:
-            return {"text": body.decode(named[1] if named is not None else "utf-8"), "base64": None}
+            return {"text": body.decode(charset[1] if charset is not None else "utf-8"), "base64": None}
         except (UnicodeDecodeError, LookupError, ValueError):
             pass
     return {"text": None, "base64": base64.b64encode(body).decode("ascii")}

@@ -82,7 +82,7 @@ class NetService:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """Created at the first use, because reading the certificates is slow."""
+        """The trusted certificates; read at the first use, because that is slow."""
         with self._lock:
             if self._tls is None:
                 self._tls = library().create_ssl_context(trust_env=False)
@@ -145,21 +145,23 @@ class PluginNet:
         )
 
     async def _follow(self, request: HttpRequest, redirects: int, seconds: float) -> dict[str, Any]:
-        passed: list[str] = []
+        redirected_from: list[str] = []
         while True:
-            target, scopes = self._judged(request)
-            answer = await self._at(request, target, await self._addresses(target, scopes), seconds)
+            target, scopes = self._check(request)
+            answer = await self._send_to_first_reachable(
+                request, target, await self._addresses(target, scopes), seconds
+            )
             if answer.location is None:
-                return {"url": request.url, "redirects": passed, **answer.data()}
-            if len(passed) >= redirects:
+                return {"url": request.url, "redirects": redirected_from, **answer.data()}
+            if len(redirected_from) >= redirects:
                 raise UpstreamError(
-                    f"{_shown(request.url)} redirects for the {len(passed) + 1}. time; the limit is {redirects}",
+                    f"{_shown(request.url)} redirects for the {len(redirected_from) + 1}. time; the limit is {redirects}",
                     hint="ask for the last address itself, or raise redirects",
                 )
-            passed.append(request.url)
+            redirected_from.append(request.url)
             request = _redirected(request, target, answer)
 
-    def _judged(self, request: HttpRequest) -> tuple[Target, dict[str, Scope]]:
+    def _check(self, request: HttpRequest) -> tuple[Target, dict[str, Scope]]:
         """The target of the request, and the scopes that allow it. Raises PolicyDenied: none does (POLICY_DENIED)."""
         try:
             target = read_url(request.url)
@@ -190,7 +192,7 @@ class PluginNet:
             raise PolicyDenied(f"{self.user.plugin} may not fetch {_shown(request.url)}: {flaw}", hint=hint) from None
 
     def _hint(self, name: str, entry: str) -> str:
-        """What would allow it: configuration for the host's own plugins; a grant for all others."""
+        """The change that would allow it: of the configuration for the host's own plugins, a grant for others."""
         if self.user.plugin == HOST:
             return "the host itself fetches from public names only; use a plugin that was granted this address"
         return widening(self.user.plugin, name, entry, is_builtin=self.user.is_builtin)
@@ -215,18 +217,18 @@ class PluginNet:
                 address=str(address),
             ) from None
 
-    async def _at(
+    async def _send_to_first_reachable(
         self, request: HttpRequest, target: Target, addresses: Sequence[Address], seconds: float
     ) -> HttpResponse:
         # Reading the certificates is slow, so plain HTTP goes without: this context trusts nobody.
         tls = self.whole.tls if target.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        said = ""
+        reason = ""
         for address in addresses:
             try:
                 return await send(request, target, address, tls, seconds)
             except ConnectionRefused as error:
-                said = str(error)
-        raise UpstreamError(f"{target} cannot be reached: {said}", retryable=True)
+                reason = str(error)
+        raise UpstreamError(f"{target} cannot be reached: {reason}", retryable=True)
 
 
 def _request(
@@ -235,12 +237,12 @@ def _request(
     """The checked request of a plugin. Raises ToolFailed: something in it cannot be sent (TOOL_ERROR)."""
     if not isinstance(url, str):
         raise ToolFailed(f"a URL is a text, got {type(url).__name__}")
-    named = method.upper() if isinstance(method, str) else ""
-    if named not in _METHODS:
+    verb = method.upper() if isinstance(method, str) else ""
+    if verb not in _METHODS:
         raise ToolFailed(f"the method {method!r:.40} is not supported", hint=f"use one of {', '.join(_METHODS)}")
     if body is not None and data is not None:
         raise ToolFailed("body and data are both given", hint="data is sent as JSON, body as it is")
-    sent = {"user-agent": "tavern-core", "accept": "*/*"}
+    checked = {"user-agent": "tavern-core", "accept": "*/*"}
     for name, value in (headers or {}).items():
         if (
             not isinstance(name, str)
@@ -251,20 +253,20 @@ def _request(
             raise ToolFailed(
                 f"the header {name!r:.60} cannot be sent", hint="names and values are plain ASCII text in one line"
             )
-        low = name.lower()
-        if low in _OWN_HEADERS or low.startswith("proxy-"):
+        lowered = name.lower()
+        if lowered in _OWN_HEADERS or lowered.startswith("proxy-"):
             raise ToolFailed(f"the header {name!r:.60} is the connection's own", hint="leave it out")
-        sent[low] = value
+        checked[lowered] = value
     content = None
     if data is not None:
         content = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
-        sent.setdefault("content-type", "application/json")
+        checked.setdefault("content-type", "application/json")
     elif body is not None:
         if not isinstance(body, str):
             raise ToolFailed(f"body is a text, got {type(body).__name__}")
         content = body.encode("utf-8", "surrogatepass")
-        sent.setdefault("content-type", "text/plain; charset=utf-8")
-    return HttpRequest(url, named, sent, content, max_bytes)
+        checked.setdefault("content-type", "text/plain; charset=utf-8")
+    return HttpRequest(url, verb, checked, content, max_bytes)
 
 
 def _redirected(request: HttpRequest, target: Target, answer: HttpResponse) -> HttpRequest:

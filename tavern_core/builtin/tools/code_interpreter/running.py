@@ -1,4 +1,4 @@
-"""One call of ``CodeInterpreter:execute``."""
+"""Calls of ``CodeInterpreter:execute``."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ async def run(language: str, code: str, call: ToolCall, home: ToolHome) -> dict[
     """
     _judge_caller(language, call)
     sandbox = await _box(home)
-    how = find_language(language)
+    interpreter = find_language(language)
     async with _folder(sandbox) as folder:
-        main, value = folder / how.file, folder / "value.json"
+        main, value = folder / interpreter.file, folder / "value.json"
         main.write_text(code, encoding="utf-8", errors="surrogatepass")
-        ran = await _run_in(sandbox, how, home, call, str(folder), how.argv(str(main), str(value)))
-        answer = _answer(ran, home)
+        outcome = await _run_in(sandbox, interpreter, home, call, str(folder), interpreter.argv(str(main), str(value)))
+        answer = _answer(outcome, home)
         return {**answer, "value": _value(value, home.limits.output_bytes)}
 
 
@@ -74,14 +74,14 @@ async def _box(home: ToolHome) -> Sandbox:
 
 
 async def _run_in(
-    sandbox: Sandbox, how: InterpreterLanguage, home: ToolHome, call: ToolCall, folder: str, argv: list[str]
+    sandbox: Sandbox, interpreter: InterpreterLanguage, home: ToolHome, call: ToolCall, folder: str, argv: list[str]
 ) -> ScriptOutcome:
     workspace = call.context.workspace_dir or ""
     rights = rights_of_code(call)
     policy = sandbox.policy(
-        how.program,
+        interpreter.program,
         rights,
-        readable=[str(how.driver)],
+        readable=[str(interpreter.driver)],
         writable=[folder],
         workspace=workspace,
         is_own=True,
@@ -101,15 +101,20 @@ async def _run_in(
 
 
 def rights_of_code(call: ToolCall) -> Rights:
-    """What code may do: files in the workspace of the call, and the network, each within the caller's permissions."""
+    """The rights of code: files in the workspace of the call, and the network, each within the caller's permissions."""
     places = dict(call.rights.places)
     if call.context.workspace_dir:
         places["$workspace"] = str(Path(call.context.workspace_dir).expanduser().absolute())
-    asked = call.context.scopes
+    caller_scopes = call.context.scopes
     scopes = [(name, scope) for name, scope in call.rights.scopes if name == "network"]
     for name in _FILES:
         scope = folders(("$workspace",), places)
-        scopes.append((name, (common(name, scope, folders(asked[name], places)) if name in asked else scope) or ()))
+        scopes.append(
+            (
+                name,
+                (common(name, scope, folders(caller_scopes[name], places)) if name in caller_scopes else scope) or (),
+            )
+        )
     return replace(call.rights, plugin=frozenset({*_FILES, "network"}), scopes=tuple(scopes))
 
 
@@ -220,7 +225,7 @@ DRIVERS: Final = Path(__file__).with_name("drivers")
 
 @dataclass(frozen=True, slots=True)
 class InterpreterLanguage:
-    """How to run the code of one language."""
+    """The program and the driver that run the code of one language."""
 
     program: str
     """Absolute path."""
@@ -240,7 +245,7 @@ class InterpreterLanguage:
 
 
 def find_language(name: str) -> InterpreterLanguage:
-    """How to run `name` on this machine. Raises ToolFailed: its program is not installed (TOOL_ERROR)."""
+    """Find the program and the driver of a language. Raises ToolFailed: the program is not installed (TOOL_ERROR)."""
     if name == "python":
         if sys.executable:
             options = ("-I", "-B", "-X", "utf8")
