@@ -24,8 +24,8 @@ def app(tavern: Tavern, *, hosts: Sequence[str] = (), origins: Sequence[str] = (
 
     Args:
         tavern: an open host. It must stay open as long as the application runs.
-        hosts: what the header ``Host`` may say besides this machine's own names and `server.hosts`; ``:*`` stands for any port.
-        origins: what ``Origin`` may say besides `server.origins`.
+        hosts: values of the header ``Host`` to accept besides this machine's own names and `server.hosts`; ``:*`` is any port.
+        origins: values of ``Origin`` to accept besides `server.origins`.
 
     Raises:
         UsageError: the extra ``server`` is not installed (USAGE).
@@ -47,7 +47,7 @@ async def serve(tavern: Tavern, host: str, port: int, *, insecure: bool = False)
         insecure: let other machines connect although nothing is encrypted.
 
     Raises:
-        OSError: the address cannot be had.
+        OSError: the address is not available.
         UsageError: other machines could connect and `insecure` is not set, or the extra ``server`` is not installed (USAGE).
     """
     if not insecure and not _is_loopback(host):

@@ -26,17 +26,17 @@ from tavern_core.frozen_dataclass import dataclass
 ABORT: Final = "tavern.abort"
 """In the state of a connection: a function that drops it at once, with what was not sent yet."""
 _GRACE_S: Final = 5
-"""How long running requests get when the server closes."""
+"""Seconds that running requests get when the server closes."""
 _MOST_FROM_A_WEBSOCKET: Final = 65_536
-"""Bytes of one message of a client."""
+"""Maximum bytes of one message of a client."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What all clients together and each of them may use."""
+    """Limits for each client, and for all clients together."""
 
     client_s: float = 30.0
-    """How long a client may take to send the head of a request, and to read a part of its answer."""
+    """Seconds that a client may take to send the head of a request, and to read a part of its answer."""
     connections: int = 1_000
 
 
@@ -91,7 +91,7 @@ class _Http(_TimedConnection, H11Protocol):
 
 
 class _WebSocket(_TimedConnection, WSProtocol):
-    """While a client of a WebSocket does not read, it is not read either: else its pings would fill the memory with pongs."""
+    """Stops reading from a client while the client does not read: else answers to its pings would fill the memory."""
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -104,7 +104,7 @@ class _WebSocket(_TimedConnection, WSProtocol):
 
 
 class _HttpServer(uvicorn.Server):
-    """A server whose application ends its endless answers first."""
+    """A server whose application ends its streams before the server waits for running requests."""
 
     def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
         super().__init__(config)
@@ -157,10 +157,10 @@ async def listen(
 
     Args:
         port: 0 for one that is free.
-        path: of what is served, for the message.
+        path: the path of the application, for the message.
 
     Raises:
-        OSError: the address cannot be had.
+        OSError: the address is not available.
     """
     with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         address = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
@@ -172,7 +172,10 @@ async def listen(
 
 @contextmanager
 def _closing_on_sigterm() -> Iterator[None]:
-    """While the context is open, SIGTERM raises SystemExit: uvicorn sends it again when it has ended, and the host is to be closed then."""
+    """While the context is open, SIGTERM raises SystemExit.
+
+    uvicorn sends the signal again after it has ended, and the host must be closed then.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

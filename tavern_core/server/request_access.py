@@ -25,7 +25,7 @@ _UNNAMED: Final = frozenset({"caller"})
 
 @dataclass(frozen=True, slots=True)
 class AccessRefusal:
-    """Why a request is refused before its token is checked."""
+    """The refusal of a request, before its token is checked."""
 
     status: int
     code: str
@@ -37,16 +37,16 @@ class RequestAccess:
     """The checks of one server.
 
     Args:
-        section: of tavern.yaml, for hints: ``mcp``, ``server``.
-        hosts: what ``Host`` may say besides the names of this machine; ``:*`` stands for any port.
-        origins: what ``Origin`` may say besides the pages of this machine.
+        section: the section of tavern.yaml, for hints: ``mcp``, ``server``.
+        hosts: values of ``Host`` to accept besides the names of this machine; ``:*`` is any port.
+        origins: values of ``Origin`` to accept besides the pages of this machine.
     """
 
     def __init__(self, tavern: Tavern, section: str, hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
         names = (*_HERE, *(f"{name}:*" for name in _HERE))
         self._hosts = (*names, *map(str.lower, hosts))
-        own = (f"{scheme}://{name}" for scheme in ("http", "https") for name in names)
-        self._origins = (*own, *map(str.lower, origins))
+        own_origins = (f"{scheme}://{name}" for scheme in ("http", "https") for name in names)
+        self._origins = (*own_origins, *map(str.lower, origins))
         self._section = section
         self._tavern = tavern
 
@@ -91,7 +91,7 @@ def has_role(token: Token, *roles: str) -> bool:
 
 
 def tools_stamp(tavern: Tavern, holder: Token) -> tuple[Any, ...]:
-    """Another value whenever the tools that a token may see have changed.
+    """A value that changes whenever the tools that a token may see change.
 
     Raises:
         ProfileInvalid: the profile of the token cannot be used (PROFILE_INVALID).

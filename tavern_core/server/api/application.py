@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("tavern.server")
 _METADATA: Final = "/.well-known/oauth-protected-resource"
-"""Where MCP clients look for the address of the OAuth server."""
+"""The path at which MCP clients look for the address of the OAuth server."""
 _BEARER: Final = "bearer."
 """Before the token among the subprotocols of a WebSocket."""
 
@@ -56,7 +56,7 @@ class ApiApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if scope["type"] == "http" and (path.rstrip("/") == "/mcp" or path.startswith(_METADATA)):
@@ -76,7 +76,7 @@ class ApiApplication:
         self.feed.close()
         await self._mcp.close()
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             await send({"type": f"{message['type']}.complete"})
@@ -93,9 +93,9 @@ class ApiApplication:
             route, variables = self._route(scope, path)
             assert route.handler is not None
             text = _token_in(scope, connection.headers)
-            holder = None if route.is_public else await self._admitted(route, text)
+            holder = None if route.is_public else await self._authorized(route, text)
             if holder is not None:
-                _only_known(connection.query_params, route)
+                _refuse_unknown_parameters(connection.query_params, route)
             valid = partial(self._access.is_valid, holder)
             return await route.handler(Exchange(connection, receive, self.state, holder, variables, valid))
         except RequestFailed as problem:
@@ -112,7 +112,7 @@ class ApiApplication:
             return of_error(error)
         except ClientDisconnect:
             raise
-        except Exception:  # noqa: BLE001 - the client learns that, and the log of the server why
+        except Exception:  # noqa: BLE001 - the client only learns that it failed; the log of the server has the reason
             _log.exception("%s %s failed", scope.get("method", "WEBSOCKET"), path)
             return internal_error_response()
 
@@ -133,7 +133,7 @@ class ApiApplication:
         detail = f"{path:.200} is there for {', '.join(allowed)}"
         raise RequestFailed(405, "USAGE", detail, "GET /api/openapi.json", headers={"allow": ", ".join(allowed)})
 
-    async def _admitted(self, route: Route, text: str) -> Token:
+    async def _authorized(self, route: Route, text: str) -> Token:
         """The token of a request. Raises RequestFailed: no valid token, or not one for this route (POLICY_DENIED)."""
         holder = await self._access.token(text)
         if holder is None:
@@ -146,7 +146,7 @@ class ApiApplication:
         return holder
 
 
-def _only_known(query: QueryParams, route: Route) -> None:
+def _refuse_unknown_parameters(query: QueryParams, route: Route) -> None:
     """Refuse parameters that a route does not have: an answer without them would not be what was asked for. Raises RequestFailed (USAGE)."""
     known = tuple(route.query or ())
     for name in query:

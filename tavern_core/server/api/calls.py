@@ -12,7 +12,7 @@ from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.api.problem import RequestFailed, of_call
 
 ENTRY_POINT: Final = "http"
-"""What the audit log calls these calls' entry point."""
+"""The name of the entry point of these calls in the audit log."""
 INVOKE: Final = compile_validator(
     {
         "type": "object",

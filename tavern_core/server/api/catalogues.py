@@ -27,8 +27,8 @@ async def nodes(exchange: Exchange) -> Response:
         found = [spec for spec in found if spec.plugin == plugin]
     if words or plugin:
         return response_with_etag(_json_list(_shown(spec) for spec in found)).response(exchange.connection.headers)
-    kept = exchange.state.kept
-    answer = kept.get("nodes", found) or kept.put("nodes", found, _json_list(_shown(spec) for spec in found))
+    cache = exchange.state.kept
+    answer = cache.get("nodes", found) or cache.put("nodes", found, _json_list(_shown(spec) for spec in found))
     return answer.response(exchange.connection.headers)
 
 
@@ -42,31 +42,31 @@ async def tools(exchange: Exchange) -> Response:
     """The tools that the caller may see, or those of them that fit some words."""
     words, usable = exchange.query.get("query", ""), exchange.flag("usable")
     if words:
-        return response_with_etag(await asyncio.to_thread(_written_tools, exchange, words, usable)).response(
+        return response_with_etag(await asyncio.to_thread(_tools_json, exchange, words, usable)).response(
             exchange.connection.headers
         )
-    tavern, holder, kept = exchange.tavern, exchange.holder, exchange.state.kept
+    tavern, holder, cache = exchange.tavern, exchange.holder, exchange.state.kept
     key, stamp = f"tools:{holder.id}:{usable}", tools_stamp(tavern, holder)
-    if (answer := kept.get(key, stamp)) is None:
-        answer = kept.put(key, stamp, await asyncio.to_thread(_written_tools, exchange, "", usable))
+    if (answer := cache.get(key, stamp)) is None:
+        answer = cache.put(key, stamp, await asyncio.to_thread(_tools_json, exchange, "", usable))
     return answer.response(exchange.connection.headers)
 
 
 async def tool(exchange: Exchange) -> Response:
     """One tool, also in the format of a model API."""
-    spec = await asyncio.to_thread(_seen_tool, exchange, exchange.path["id"])
+    spec = await asyncio.to_thread(_visible_tool, exchange, exchange.path["id"])
     dialect = exchange.query.get("dialect")
     shown = _shown(spec) if dialect is None else export_for_model(spec, dialect)
     return response_with_etag(to_json(shown)).response(exchange.connection.headers)
 
 
-def _written_tools(exchange: Exchange, words: str, usable: bool) -> bytes:
+def _tools_json(exchange: Exchange, words: str, usable: bool) -> bytes:
     tavern, context = exchange.tavern, exchange.holder.context()
     found = tavern.tool_specs(context=context)
     if words:
-        whole = {spec.id: spec for spec in found}
+        by_id = {spec.id: spec for spec in found}
         best = tavern.tools.search(words, context=context, limit=len(found) or 1)
-        found = tuple(whole[spec.id] for spec in best if spec.id in whole)
+        found = tuple(by_id[spec.id] for spec in best if spec.id in by_id)
     lacking = tavern.tools.lacking(found, context=context)
     if usable:
         found = tuple(spec for spec in found if spec.id not in lacking or not lacking[spec.id].is_certain)
@@ -74,7 +74,7 @@ def _written_tools(exchange: Exchange, words: str, usable: bool) -> bytes:
     return _json_list({**_shown(spec), **lacks.get(spec.id, {})} for spec in found)
 
 
-def _seen_tool(exchange: Exchange, name: str) -> ToolSpec:
+def _visible_tool(exchange: Exchange, name: str) -> ToolSpec:
     """A tool by its id, however it is spelt. Raises ToolNotFound: there is none that this caller may see (TOOL_NOT_FOUND)."""
     found = exchange.tavern.tool_specs(context=exchange.holder.context())
     known = exchange.tavern.tools.get(name)

@@ -16,18 +16,18 @@ _MOST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """One answer."""
+    """A stored answer and its ETag."""
 
     body: bytes
     etag: str
 
     def response(self, headers: Headers) -> Response:
         """The answer to a request: nothing but its ETag if the client has it already."""
-        sent = {"etag": self.etag, "cache-control": "private, no-cache", "vary": "authorization"}
-        known = [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
-        if self.etag in known or "*" in known:
-            return Response(None, 304, sent)
-        return Response(self.body, 200, sent, "application/json")
+        response_headers = {"etag": self.etag, "cache-control": "private, no-cache", "vary": "authorization"}
+        tags = [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
+        if self.etag in tags or "*" in tags:
+            return Response(None, 304, response_headers)
+        return Response(self.body, 200, response_headers, "application/json")
 
 
 class CachedResponses:
@@ -38,8 +38,8 @@ class CachedResponses:
 
     def get(self, key: str, stamp: Any) -> CachedResponse | None:
         """The answer under a key, if what it shows is still as `stamp` says."""
-        found = self._kept.find(key)
-        return found[1] if found is not None and found[0] == stamp else None
+        entry = self._kept.find(key)
+        return entry[1] if entry is not None and entry[0] == stamp else None
 
     def put(self, key: str, stamp: Any, body: bytes) -> CachedResponse:
         """Keep an answer; the least used one is dropped when there are too many."""

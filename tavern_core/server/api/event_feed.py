@@ -27,7 +27,7 @@ from tavern_core.model.result import iso_utc
 CONNECTED: Final = "CONNECTED"
 """The first message of a stream: from here on the client gets everything. Its `id` is that of the event before."""
 EVENTS_LOST: Final = "EVENTS_LOST"
-"""What the client wants to continue from is not known any more: some events may be missing."""
+"""The event from which the client wants to continue is not known any more: some events may be missing."""
 _MOST_OWNERS: Final = 20_000
 _IDS: Final = ("runId", "run", "job")
 """Members of events that say to which run or job they belong, besides the call."""
@@ -35,7 +35,7 @@ _IDS: Final = ("runId", "run", "job")
 
 @dataclass(frozen=True, slots=True)
 class FeedMessage:
-    """One event as clients get it."""
+    """An event as clients get it."""
 
     id: str
     text: str
@@ -68,8 +68,8 @@ class EventFeed:
     """The events of one host from the first reader on. All methods belong to one event loop.
 
     Args:
-        most: events that are kept.
-        most_bytes: their size.
+        most: maximum number of kept events.
+        most_bytes: their maximum size.
     """
 
     def __init__(self, events: Events, most: int, most_bytes: int) -> None:
@@ -82,7 +82,7 @@ class EventFeed:
         """Number of the oldest kept event."""
         self._bytes = 0
         self._owners: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        """Id of a call, run or job → whose it is."""
+        """Id of a call, run or job → its owner."""
         self._waiting: deque[_PendingEvent] = deque()
         self._waiting_bytes = 0
         self._has_overrun = False
@@ -96,12 +96,12 @@ class EventFeed:
 
     @property
     def readers(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self._readers)
 
     @contextmanager
     def reading(self, since: str) -> Iterator[EventFeedReader]:
-        """A client, while the context is open.
+        """Register a client while the context is open.
 
         Args:
             since: id of the last event that it has; empty: it wants what happens from now on.
@@ -116,7 +116,7 @@ class EventFeed:
             self._readers.discard(reader)
 
     def first_messages(self, reader: EventFeedReader) -> list[FeedMessage]:
-        """How a stream begins."""
+        """The first messages of a stream."""
         id_ = self._id(reader.position - 1)
         connected = FeedMessage(id_, json.dumps({"type": CONNECTED, "id": id_, "payload": {}}), None)
         lost = FeedMessage(id_, json.dumps({"type": EVENTS_LOST, "id": id_, "payload": {}}), None)
@@ -168,14 +168,14 @@ class EventFeed:
     def _begin(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._end = self._events.subscribe(self._came)
+            self._end = self._events.subscribe(self._on_event)
 
-    def _came(self, event: Event) -> None:
-        """On the thread that caused the event."""
-        written = _PendingEvent(event, _members(event))
+    def _on_event(self, event: Event) -> None:
+        """Queue an event. Called on the thread that caused it."""
+        pending = _PendingEvent(event, _members(event))
         with self._lock:
-            self._waiting.append(written)
-            self._waiting_bytes += len(written.members)
+            self._waiting.append(pending)
+            self._waiting_bytes += len(pending.members)
             if self._is_too_much(len(self._waiting), self._waiting_bytes):
                 self._waiting.clear()
                 self._waiting_bytes, self._has_overrun = 0, True
@@ -186,7 +186,7 @@ class EventFeed:
             self._loop.call_soon_threadsafe(self._take)
 
     def _take(self) -> None:
-        """On the loop: keep a part of what waits, so that clients that are quick can send it before it is dropped."""
+        """Keep a part of the waiting events, on the loop, so that quick clients can send them before they are dropped."""
         with self._lock:
             taken: list[_PendingEvent] = []
             size = 0
@@ -212,11 +212,11 @@ class EventFeed:
     def _is_too_much(self, count: int, size: int) -> bool:
         return count > self._most or (size > self._most_bytes and count > 1)
 
-    def _keep(self, written: _PendingEvent) -> None:
+    def _keep(self, pending: _PendingEvent) -> None:
         number = self._last + 1
         id_ = self._id(number)
-        text = f'{{"seq":{number},"id":"{id_}",{written.members}'
-        self._kept.append(FeedMessage(id_, text, self._owner(written.event)))
+        text = f'{{"seq":{number},"id":"{id_}",{pending.members}'
+        self._kept.append(FeedMessage(id_, text, self._owner(pending.event)))
         self._bytes += len(text)
         while self._is_too_much(len(self._kept), self._bytes):
             self._bytes -= len(self._kept.popleft().text)
@@ -249,5 +249,5 @@ def _members(event: Event) -> str:
     }
     try:
         return to_json(message, inf_nan_mode="null", fallback=str)[1:].decode()
-    except ValueError:  # half a character in a name
+    except ValueError:  # a lone surrogate in a name
         return json.dumps(message, default=str)[1:]

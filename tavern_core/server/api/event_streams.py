@@ -17,7 +17,7 @@ from tavern_core.server.listening import ABORT
 from tavern_core.server.request_access import has_role
 
 SUBPROTOCOL: Final = "tavern"
-"""What a WebSocket that offers it gets as its subprotocol: browsers insist on an answer to what they offer."""
+"""The subprotocol to accept if a WebSocket offers it: browsers insist on an answer to their offer."""
 _BEAT_S: Final = 15.0
 """After so long without an event the token is checked, and SSE clients get a sign of life."""
 _GOING_AWAY, _UNSUPPORTED, _POLICY = 1001, 1003, 1008
@@ -30,7 +30,7 @@ _REASONS: Final = {
 
 
 class ServerSentEvents:
-    """How messages get to a client over HTTP."""
+    """Sends messages to a client over HTTP."""
 
     async def start(self, send: Send) -> None:
         """Begin the answer."""
@@ -64,7 +64,7 @@ class ServerSentEvents:
 
 
 class WebSocketMessages:
-    """How messages get to a client over a WebSocket. The server sends pings itself."""
+    """Sends messages to a client over a WebSocket. The server sends pings itself."""
 
     def __init__(self, scope: Scope) -> None:
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
@@ -109,7 +109,7 @@ class EventStream:
             )
         self._is_valid = exchange.is_valid
         self._sees_all = has_role(exchange.holder, "viewer")
-        self._own = (exchange.holder.principal, exchange.holder.user_id)
+        self._owner = (exchange.holder.principal, exchange.holder.user_id)
         self._wire = wire
         self._since = since
 
@@ -122,7 +122,7 @@ class EventStream:
                 await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
                 if reader.cut.done():
                     sending.cancel()
-                    if abort := scope.get("state", {}).get(ABORT):  # what the client did not take is thrown away
+                    if abort := scope.get("state", {}).get(ABORT):  # data that the client did not read are dropped
                         abort()
                         await listening
                 elif not sending.done() and (code := listening.result()):
@@ -142,7 +142,7 @@ class EventStream:
                 return None
             is_checked = False
             while (event := self._feed.next(reader)) is not None:
-                if not self._sees_all and event.owner != self._own:
+                if not self._sees_all and event.owner != self._owner:
                     continue
                 if not is_checked and not (is_checked := await self._is_valid()):
                     return await self._wire.finish(send, _POLICY)

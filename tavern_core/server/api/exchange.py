@@ -1,4 +1,4 @@
-"""One request as the handlers of routes see it: who asks, what they sent, and the parts of the server."""
+"""A request as the handlers of routes see it: its caller, its content, and the parts of the server."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class ApiState:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request."""
+    """A request, with the state of its server."""
 
     connection: HTTPConnection[Any]
     receive: Receive
     state: ApiState
     caller: Token | None
-    """None: of a route that needs no token."""
+    """None if the route needs no token."""
     path: Mapping[str, str]
     """Name → value of the variables in the path."""
     is_valid: Callable[[], Coroutine[Any, Any, bool]]
@@ -98,7 +98,7 @@ class Exchange:
         return text == "true"
 
     async def json(self, validator: Validator) -> dict[str, Any]:
-        """The body, which is JSON of a schema. Raises RequestFailed: it is too large, too slow, or not that (USAGE)."""
+        """Read the body as JSON and validate it. Raises RequestFailed: it is too large, too slow, or does not fit (USAGE)."""
         media = self.connection.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json":
             raise RequestFailed(415, "USAGE", "the body of this request is JSON", "content-type: application/json")
@@ -113,14 +113,18 @@ class Exchange:
             first = document.findings[0]
             where = first.where
             place = {"line": where.line, "column": where.column} if where and where.line else {}
-            unread: dict[str, Any] = {"message": first.message, **place}
+            finding: dict[str, Any] = {"message": first.message, **place}
             raise RequestFailed(
-                400, "USAGE", f"the body cannot be read: {first.message}", first.hint or _BODIES, findings=[unread]
+                400, "USAGE", f"the body cannot be read: {first.message}", first.hint or _BODIES, findings=[finding]
             )
-        if wrong := validator.problems(document.data):
-            problems = [one.to_json() for one in wrong]
+        if violations := validator.problems(document.data):
+            problems = [one.to_json() for one in violations]
             raise RequestFailed(
-                422, "USAGE", f"the body does not fit: {wrong[0]}", wrong[0].hint or _BODIES, findings=problems
+                422,
+                "USAGE",
+                f"the body does not fit: {violations[0]}",
+                violations[0].hint or _BODIES,
+                findings=problems,
             )
         return dict(document.data)
 

@@ -32,23 +32,23 @@ ANSWER: Final = compile_validator(
 async def jobs(exchange: Exchange) -> Response:
     """Jobs, newest first."""
     query = exchange.query
-    listed = partial(
+    list_jobs = partial(
         exchange.tavern.jobs.list,
         status=query.getlist("status"),
         tool=query.get("tool", ""),
         context=exchange.holder.context(),
         most=exchange.number("limit", 100, _MOST),
     )
-    return json_response([job.to_json() for job in await asyncio.to_thread(listed)])
+    return json_response([job.to_json() for job in await asyncio.to_thread(list_jobs)])
 
 
 async def job(exchange: Exchange) -> Response:
-    """One job, with its result when it is over."""
-    id_, context, known = exchange.path["id"], exchange.holder.context(), exchange.tavern.jobs
-    found = await asyncio.to_thread(partial(known.find, id_, context=context))
+    """A job, with its result when it is over."""
+    id_, context, manager = exchange.path["id"], exchange.holder.context(), exchange.tavern.jobs
+    found = await asyncio.to_thread(partial(manager.find, id_, context=context))
     result = None
     if found.is_over:
-        result = (await asyncio.to_thread(partial(known.result, id_, context=context))).to_json()
+        result = (await asyncio.to_thread(partial(manager.result, id_, context=context))).to_json()
     return json_response({**found.to_json(), "result": result})
 
 

@@ -50,7 +50,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 def _operation(route: Route) -> dict[str, Any]:
     variables = [(name, "path", "") for name in re.findall(r"{(\w+)}", route.path)]
-    asked = [(name, "query", meaning) for name, meaning in (route.query or {}).items()]
+    query = [(name, "query", meaning) for name, meaning in (route.query or {}).items()]
     problem = {"description": "an error", "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     operation: dict[str, Any] = {
         "summary": route.summary,
@@ -63,7 +63,7 @@ def _operation(route: Route) -> dict[str, Any]:
                 "schema": {"type": "string"},
                 "description": meaning,
             }
-            for name, place, meaning in (*variables, *asked)
+            for name, place, meaning in (*variables, *query)
         ],
         "responses": {"200": {"description": route.answer}, "default": problem},
         "security": [] if route.is_public else [{"token": []}],

@@ -66,15 +66,15 @@ def of_call(error: ToolError, call_id: str) -> Response:
     more = {"callId": call_id or None, **error.to_json()}
     wait = error.retry_after_ms
     headers = None if wait is None else {"retry-after": str(-(-wait // 1000))}
-    kept = ("callId", "details", "retryable", "retryAfterMs", "outcome")
-    shown = {name: more[name] for name in kept}
+    names = ("callId", "details", "retryable", "retryAfterMs", "outcome")
+    shown = {name: more[name] for name in names}
     return _response(
         STATUSES.get(error.kind, 500), error.kind, error.message, error.fix or _fix(error.kind), shown, headers
     )
 
 
 def _fix(code: str) -> str:
-    """What helps against every error with this code."""
+    """The general fix for errors with this code."""
     return ERROR_CODES[code].fix if code in ERROR_CODES else ""
 
 
@@ -94,7 +94,7 @@ def _response(
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    """Without the file: its path is of no use to a caller."""
+    """A finding as JSON, without the file: its path is of no use to a caller."""
     where = finding.where
     place = {} if where is None or not where.line else {"line": where.line, "column": where.column}
     return {"message": finding.message, **({"hint": finding.hint} if finding.hint else {}), **place}

@@ -1,4 +1,4 @@
-"""A row of the table of routes: what it is called by, who may call it, what it does and answers."""
+"""A row of the table of routes: its method and path, the roles that it needs, its handler and its description."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Handler = Callable[[Exchange], Coroutine[Any, Any, ASGIApp]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route."""
+    """A route of the API."""
 
     method: Method
     path: str

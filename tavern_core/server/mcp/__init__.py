@@ -24,14 +24,14 @@ def asgi_app(tavern: Tavern, *, path: str = "/mcp", hosts: Sequence[str] = (), o
 
     Args:
         tavern: an open host. It must stay open as long as the application runs.
-        path: of the endpoint.
-        hosts: what the header ``Host`` may say besides this machine's own names and `mcp.hosts`; ``:*`` stands for any port.
-        origins: what ``Origin`` may say besides `mcp.origins`.
+        path: the path of the endpoint.
+        hosts: values of the header ``Host`` to accept besides this machine's own names and `mcp.hosts`; ``:*`` is any port.
+        origins: values of ``Origin`` to accept besides `mcp.origins`.
 
     Raises:
         UsageError: the extra ``mcp`` is not installed (USAGE).
     """
-    _installed()
+    _require_library()
     from tavern_core.server.mcp.http import McpApplication
 
     return McpApplication(tavern, path, tuple(hosts), tuple(origins))
@@ -42,13 +42,13 @@ async def serve_stdio(tavern: Tavern, holder: Token, output: TextIO | None = Non
 
     Args:
         tavern: an open host.
-        holder: as whom all calls are made.
+        holder: the token with which all calls are made.
         output: where messages are written; None: stdout.
 
     Raises:
         UsageError: the extra ``mcp`` is not installed (USAGE).
     """
-    _installed()
+    _require_library()
     from tavern_core.server.mcp.stdio import serve
 
     await serve(tavern, holder, output)
@@ -61,10 +61,10 @@ async def serve_http(tavern: Tavern, host: str, port: int, *, path: str = "/mcp"
         port: 0 for one that is free.
 
     Raises:
-        OSError: the address cannot be had.
+        OSError: the address is not available.
         UsageError: the extra ``server`` is not installed (USAGE).
     """
-    _installed()
+    _require_library()
     try:
         from tavern_core.server.listening import listen
     except ImportError as error:
@@ -74,7 +74,7 @@ async def serve_http(tavern: Tavern, host: str, port: int, *, path: str = "/mcp"
     await listen(asgi_app(tavern, path=path, hosts=(host, f"{host}:*")), host, port, path)
 
 
-def _installed() -> None:
+def _require_library() -> None:
     try:
         import mcp.server.lowlevel.server  # noqa: F401
     except ImportError as error:

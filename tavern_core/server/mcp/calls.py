@@ -64,10 +64,14 @@ class McpCalls:
         listing = await self._listings.of(holder)
         name, arguments = params.name, params.arguments or {}
         if name == CALL_TOOL and listing.profile is not None and listing.profile.listing == "search":
-            asked, given = arguments.get("tool"), arguments.get("arguments") or {}
-            if arguments.keys() - _OF_CALL_TOOL or not isinstance(asked, str) or not isinstance(given, Mapping):
+            inner_tool, inner_arguments = arguments.get("tool"), arguments.get("arguments") or {}
+            if (
+                arguments.keys() - _OF_CALL_TOOL
+                or not isinstance(inner_tool, str)
+                or not isinstance(inner_arguments, Mapping)
+            ):
                 return error_result(_HOW_TO_CALL)
-            name, arguments = asked, dict(given)
+            name, arguments = inner_tool, dict(inner_arguments)
         tool = listing.tool_id(name)
         if tool is None:
             text = f"there is no tool {name!r:.200}"
@@ -92,42 +96,42 @@ class McpCalls:
         key: str | None = None,
         shape: ResultShaper | None = None,
     ) -> dict[str, Any]:
-        """Make a call, and turn its outcome into what the client gets.
+        """Make a call, and convert its outcome into the answer for the client.
 
         Args:
-            shape: makes the answer of a result; None: that of a call.
+            shape: converts a result into an answer; None: into that of `tools/call`.
         """
         holder = holder_of(ctx)
         state, responses = getattr(params, "request_state", None), getattr(params, "input_responses", None) or {}
-        known = await self._states.used(state)
-        async with self.talking(ctx, known, responses) as talk:
-            if known.approval:
-                self._approve(holder, known.approval, responses.get(APPROVAL))
-            if not (job := known.job):
-                result = await self._begun(ctx, talk, holder, tool, arguments, key)
+        state_before = await self._states.used(state)
+        async with self.talking(ctx, state_before, responses) as talk:
+            if state_before.approval:
+                self._approve(holder, state_before.approval, responses.get(APPROVAL))
+            if not (job := state_before.job):
+                result = await self._invoke_or_ask(ctx, talk, holder, tool, arguments, key)
                 if result.status == "job" and result.job is not None:
                     if knows_tasks(ctx) and shape is None:
                         return self._tasks.begun(result.job)
                     job = "" if needs_tasks(listing.specs[tool]) else result.job
             if job:
                 try:
-                    result = await self._waited(job, holder, talk)
+                    result = await self._wait_for_job(job, holder, talk)
                 except InputRequired:  # the job waits for what the client sends with its next request
-                    return self._asked(talk.open, RequestState(_known(talk), job=job))
+                    return self._input_required(talk.open, RequestState(_known_answers(talk), job=job))
         if result.status == "input_required" and result.error is not None:
             return self._needs_input(ctx, holder, talk, result)
         if shape is not None:
             return shape(result)
         answer = call_result(result, is_structured="outputSchema" in listing.exports[tool])
-        if then := next_step(result, listing.language, listing.name_of):
-            answer["content"].append({"type": "text", "text": then})
+        if hint := next_step(result, listing.language, listing.name_of):
+            answer["content"].append({"type": "text", "text": hint})
         return answer
 
     @asynccontextmanager
     async def talking(
         self, ctx: ServerRequestContext[Any, Any], known: RequestState, responses: Mapping[str, Any]
     ) -> AsyncIterator[LiveElicitation | ReplayedElicitation]:
-        """While calls are made for a request: their progress, logs and questions go to its client."""
+        """While the context is open, progress, logs and questions of calls go to the client of a request."""
         notices = ClientNotifications(ctx, self._levels(ctx))
         closing = self._close_later(ctx)
         talk = (
@@ -135,29 +139,29 @@ class McpCalls:
             if is_modern(ctx)
             else LiveElicitation(ctx, notices)
         )
-        talked = conversation.set(talk)
-        moved = on_progress.set(notices.progress)
+        conversation_token = conversation.set(talk)
+        progress_token = on_progress.set(notices.progress)
         try:
             yield talk
             await notices.sent()
         finally:
             if closing is not None:
                 closing.cancel()
-            on_progress.reset(moved)
-            conversation.reset(talked)
+            on_progress.reset(progress_token)
+            conversation.reset(conversation_token)
 
     def _close_later(self, ctx: ServerRequestContext[Any, Any]) -> asyncio.TimerHandle | None:
-        """Let go of the stream of a long call, so that no proxy cuts it: its client comes back with the last event that it has."""
+        """Close the stream of a long call after a while, so that no proxy cuts it: the client resumes it with its last event."""
         after, close = self._tavern.config.mcp.poll_after_ms, ctx.close_sse_stream
         if after is None or close is None:
             return None
         return asyncio.get_running_loop().call_later(after / 1000, lambda: asyncio.ensure_future(close()))
 
-    async def _made(self, holder: Token, tool: str, arguments: Mapping[str, Any], key: str | None) -> ToolResult:
+    async def _invoke(self, holder: Token, tool: str, arguments: Mapping[str, Any], key: str | None) -> ToolResult:
         return await self._tavern.invoke_from("mcp", tool, arguments, context=holder.context(), idempotency_key=key)
 
-    async def _waited(self, job: str, holder: Token, talk: LiveElicitation | ReplayedElicitation) -> ToolResult:
-        """The outcome of a job for which the client waits. Raises InputRequired, as `Tasks.waited`."""
+    async def _wait_for_job(self, job: str, holder: Token, talk: LiveElicitation | ReplayedElicitation) -> ToolResult:
+        """Wait for a job on behalf of the client, and return its outcome. Raises InputRequired, as `Tasks.waited`."""
         try:
             return await self._tasks.waited(job, holder, talk)
         except JobNotFound as error:  # it ended too long ago
@@ -170,43 +174,43 @@ class McpCalls:
         talk: LiveElicitation | ReplayedElicitation,
         result: ToolResult,
     ) -> dict[str, Any]:
-        """A call that waits for an answer or an approval: what the client is asked, or why it cannot be asked."""
+        """Answer a call that waits for an answer or an approval: with questions, or with why the client cannot be asked."""
         assert result.error is not None
-        approval, answers = result.error.details.get("approval"), _known(talk)
+        approval, answers = result.error.details.get("approval"), _known_answers(talk)
         if isinstance(approval, str):
             if not is_modern(ctx) or not talk.can_ask("form"):
                 return call_result(result)
-            asked, known = {APPROVAL: _approval_question(holder, result)}, RequestState(answers, approval)
+            questions, next_state = {APPROVAL: _approval_question(holder, result)}, RequestState(answers, approval)
         elif talk.open:
-            asked, known = dict(talk.open), RequestState(answers)
+            questions, next_state = dict(talk.open), RequestState(answers)
         else:
             return call_result(result)
-        if missing := lacking(asked, ctx.session.client_capabilities):
+        if missing := lacking(questions, ctx.session.client_capabilities):
             if not is_modern(ctx):
                 return call_result(result)
             message = f"{result.error.message}: the client must be able to do {', '.join(missing)}"
             raise MCPError(MISSING_CAPABILITY, message, {"requiredCapabilities": missing})
-        return self._asked(asked, known)
+        return self._input_required(questions, next_state)
 
-    def _asked(self, asked: Mapping[str, Question], known: RequestState) -> dict[str, Any]:
+    def _input_required(self, questions: Mapping[str, Question], next_state: RequestState) -> dict[str, Any]:
         return {
             "resultType": "input_required",
-            "inputRequests": {name: request_for(question) for name, question in asked.items()},
-            "requestState": self._states.state(known),
+            "inputRequests": {name: request_for(question) for name, question in questions.items()},
+            "requestState": self._states.state(next_state),
         }
 
     def _approve(self, holder: Token, approval: str, response: Any) -> None:
-        """Decide a request for approval with what the person at the client said, where the token says that they may."""
-        by = holder.approving()
+        """Decide a request for approval by the answer of the person at the client, if the token permits that."""
+        approver = holder.approving()
         is_answer, answer = answer_in(Question.form("", _YES_OR_NO), response)
-        if by is None or not is_answer:
+        if approver is None or not is_answer:
             return
         says_yes = isinstance(answer, Mapping) and answer.get("approve") is True
         decide = self._tavern.approvals.approve if says_yes else self._tavern.approvals.reject
         with suppress(TavernError):  # it was decided elsewhere, or is over: the call itself says so
-            decide(approval, by=by)
+            decide(approval, by=approver)
 
-    async def _begun(
+    async def _invoke_or_ask(
         self,
         ctx: ServerRequestContext[Any, Any],
         talk: LiveElicitation | ReplayedElicitation,
@@ -216,7 +220,7 @@ class McpCalls:
         key: str | None,
     ) -> ToolResult:
         """Make a call. 2025 era: ask the person at the client for its approval, and make it again when they said yes."""
-        result = await self._made(holder, tool, arguments, key)
+        result = await self._invoke(holder, tool, arguments, key)
         approval = result.error.details.get("approval") if result.error is not None else None
         is_asked = result.status == "input_required" and not is_modern(ctx) and talk.can_ask("form")
         if not is_asked or not isinstance(approval, str) or holder.approving() is None:
@@ -228,7 +232,7 @@ class McpCalls:
         self._approve(
             holder, approval, {"action": "decline"} if answer is None else {"action": "accept", "content": answer}
         )
-        return await self._made(holder, tool, arguments, key)
+        return await self._invoke(holder, tool, arguments, key)
 
     def _levels(self, ctx: ServerRequestContext[Any, Any]) -> frozenset[str]:
         allowed = allowed_log_levels(ctx.protocol_version, ctx.meta)
@@ -236,7 +240,7 @@ class McpCalls:
         return allowed if is_modern(ctx) else frozenset(_LEVELS[_LEVELS.index(lowest) :])
 
 
-def _known(talk: LiveElicitation | ReplayedElicitation) -> Mapping[str, Any]:
+def _known_answers(talk: LiveElicitation | ReplayedElicitation) -> Mapping[str, Any]:
     return talk.known if isinstance(talk, ReplayedElicitation) else {}
 
 
@@ -256,7 +260,7 @@ def _approval_question(holder: Token, result: ToolResult) -> Question:
 
 
 def _refuse_waiting(ctx: ServerRequestContext[Any, Any], tool: str) -> dict[str, Any]:
-    """Refuse a tool for which no client waits, as this client cannot follow tasks."""
+    """Refuse a tool whose calls go on in the background, because this client cannot follow tasks."""
     text = f"{tool} goes on in the background: the client must know the extension {TASKS}"
     if is_modern(ctx):
         raise MCPError(MISSING_CAPABILITY, text, {"requiredCapabilities": {"extensions": {TASKS: {}}}})

@@ -1,4 +1,4 @@
-"""Notifies clients of what has changed: lists of tools, prompts and resources, and resources that they watch.
+"""Notifies clients of changes: of the lists of tools, prompts and resources, and of resources that they watch.
 
 2025 era    a notification to every session
 2026 era    an event for those who listen (`subscriptions/listen`)
@@ -37,26 +37,26 @@ _LISTS: Final[Mapping[str, type[ToolsListChanged | PromptsListChanged | Resource
     "prompts": PromptsListChanged,
     "resources": ResourcesListChanged,
 }
-"""List → the event that it has changed."""
+"""List → the event for its change."""
 _SETTLES_S: Final = 0.05
-"""One change seldom comes alone: those within so many seconds are sent together."""
+"""Changes within so many seconds are sent together, because one seldom comes alone."""
 MOST_WATCHED: Final = 1_000
-"""Resources that one session, or one stream, watches."""
+"""Maximum resources that one session, or one stream, watches."""
 
 
 class _Client:
-    """A session of the older protocol. Each is sent to by a task of its own: a client that reads nothing holds up no other."""
+    """A session of the older protocol. Each has a sending task, so a client that reads nothing does not hold up others."""
 
     def __init__(self, session: ServerSession) -> None:
         self.watched: set[str] = set()
         """The resources that it watches."""
         self._session = session
         self._waiting: dict[str, None] = {}
-        """What it is to be notified of, each once: ``tools``, ``prompts``, ``resources``, or the address of a resource."""
+        """Its pending notifications, each once: ``tools``, ``prompts``, ``resources``, or the address of a resource."""
         self._sender: asyncio.Task[None] | None = None
 
-    def notify(self, what: str) -> None:
-        self._waiting[what] = None
+    def notify(self, topic: str) -> None:
+        self._waiting[topic] = None
         if self._sender is None or self._sender.done():
             self._sender = asyncio.ensure_future(self._send())
 
@@ -73,16 +73,16 @@ class _Client:
             "resources": session.send_resource_list_changed,
         }
         while self._waiting:
-            del self._waiting[what := next(iter(self._waiting))]
+            del self._waiting[topic := next(iter(self._waiting))]
             with suppress(MCPError, OSError):  # a client that went away reads nothing any more
-                await (lists[what]() if what in lists else session.send_resource_updated(what))
+                await (lists[topic]() if topic in lists else session.send_resource_updated(topic))
 
 
 class ChangeNotifier:
     """Notifies the clients of one host of changes.
 
     Args:
-        sessions: how many sessions of the older protocol are remembered.
+        sessions: maximum number of remembered sessions of the older protocol.
     """
 
     def __init__(self, tavern: Tavern, sessions: int) -> None:
@@ -93,17 +93,17 @@ class ChangeNotifier:
         """Session → its client."""
         self._pending: asyncio.Task[None] | None = None
         self._has_changed = False
-        """Something has changed since the last look."""
+        """Whether something has changed since the last snapshot."""
         self._updated: dict[str, None] = {}
         """Resources that have changed since then."""
-        self._seen: tuple[Any, Any, Any] = ((), (), ())
+        self._last_snapshot: tuple[Any, Any, Any] = ((), (), ())
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Look for changes and notify clients of them while the context is open."""
         loop = asyncio.get_running_loop()
 
-        def soon(uri: str | None) -> None:
+        def schedule(uri: str | None) -> None:
             if uri is None:
                 self._has_changed = True
             else:
@@ -113,12 +113,12 @@ class ChangeNotifier:
 
         def on_change(uri: str | None = None) -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(soon, uri)
+                loop.call_soon_threadsafe(schedule, uri)
 
         def on_resource(event: Event) -> None:
             on_change(str(event.data.get("uri", "")))
 
-        self._seen = await asyncio.to_thread(self._look)
+        self._last_snapshot = await asyncio.to_thread(self._snapshot)
         ends = (self._tavern.tools.watch(on_change), self._tavern.events.subscribe(on_resource, RESOURCE_CHANGED))
         try:
             yield
@@ -131,7 +131,7 @@ class ChangeNotifier:
                 client.close()
 
     async def initialized(self, ctx: ServerRequestContext[Any, Any], params: NotificationParams) -> None:
-        """A session of the older protocol has begun."""
+        """Remember a session of the older protocol that has begun."""
         self._client(ctx)
 
     async def subscribe(self, ctx: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
@@ -150,7 +150,7 @@ class ChangeNotifier:
         return EmptyResult()
 
     def forget(self, session: str) -> None:
-        """A session has ended: it takes no room any more."""
+        """Remove a session that has ended."""
         if (client := self._clients.pop(session, None)) is not None:
             client.close()
 
@@ -162,13 +162,13 @@ class ChangeNotifier:
                 self._clients.popitem(last=False)[1].close()
         return client
 
-    def _look(self) -> tuple[Any, Any, Any]:
+    def _snapshot(self) -> tuple[Any, Any, Any]:
         tavern = self._tavern
         with suppress(TavernError):  # a plugin that cannot be activated contributes nothing
             tools = tavern.tools.snapshot()
             skills = [spec for spec in tools if spec.kind == "skill"]  # each is a prompt and a resource as well
             return tools, (tavern.contributions("prompts"), skills), (tavern.contributions("resources"), skills)
-        return self._seen
+        return self._last_snapshot
 
     async def _send_changes(self) -> None:
         while self._has_changed or self._updated:  # also what changes while the clients are notified
@@ -176,17 +176,17 @@ class ChangeNotifier:
             updated, self._updated = self._updated, {}
             if self._has_changed:
                 self._has_changed = False
-                before, self._seen = self._seen, await asyncio.to_thread(self._look)
-                for what, old, new in zip(_LISTS, before, self._seen, strict=True):
+                before, self._last_snapshot = self._last_snapshot, await asyncio.to_thread(self._snapshot)
+                for topic, old, new in zip(_LISTS, before, self._last_snapshot, strict=True):
                     if old != new:
-                        await self._send(what)
+                        await self._send(topic)
             for uri in dict.fromkeys((*updated, *map(in_ascii, updated))):  # as a client may write it
                 for client in self._clients.values():
                     if uri in client.watched:
                         client.notify(uri)
                 await self.bus.publish(ResourceUpdated(uri=uri))
 
-    async def _send(self, what: str) -> None:
+    async def _send(self, topic: str) -> None:
         for client in self._clients.values():
-            client.notify(what)
-        await self.bus.publish(_LISTS[what]())
+            client.notify(topic)
+        await self.bus.publish(_LISTS[topic]())

@@ -17,7 +17,7 @@ _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
     "resource": ("resource",),
     "resource_link": ("uri", "name"),
 }
-"""Type of a block → what it must have."""
+"""Type of a block → its required fields."""
 _KINDS: Final[Mapping[str, type]] = {"resource": Mapping}
 """Types of fields that are not text."""
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
@@ -34,8 +34,8 @@ def call_result(result: ToolResult, *, is_structured: bool = False) -> dict[str,
         is_structured: the tool is listed with an output schema, so that clients insist on structured content.
     """
     meta = {CALL_ID: result.call_id} if result.call_id else {}
-    if (how := result.meta.get("idempotency")) is not None:
-        meta[IDEMPOTENCY] = how
+    if (idempotency := result.meta.get("idempotency")) is not None:
+        meta[IDEMPOTENCY] = idempotency
     if result.error is not None:
         content = _blocks(result.error.details.get("content") or ()) or [_text(error_text(result.error))]
         return complete(content=content, isError=True, _meta={**meta, ERROR: result.error.to_json()})
@@ -52,7 +52,7 @@ def call_result(result: ToolResult, *, is_structured: bool = False) -> dict[str,
 
 
 def error_text(error: ToolError) -> str:
-    """An error for a model: what went wrong, and what helps."""
+    """An error for a model: its message and its fix."""
     return f"{error.message}\n{error.fix}" if error.fix else error.message
 
 
@@ -62,20 +62,20 @@ def error_result(text: str) -> dict[str, Any]:
 
 
 def in_ascii(uri: str) -> str:
-    """An address, or a template of one, with every sign beyond ASCII percent-encoded, so that both ways to write it are equal."""
+    """An address or a template of one, with all characters beyond ASCII percent-encoded, so that both spellings are equal."""
     return _NOT_ASCII.sub(lambda found: quote(found[0], errors="replace"), uri)
 
 
 def complete(**members: Any) -> dict[str, Any]:
-    """An answer that is one, and no question."""
+    """A complete answer, as opposed to one that asks for input."""
     return {"resultType": "complete", **members}
 
 
 def resource_contents(uri: str, media_type: str, result: ToolResult) -> list[dict[str, Any]]:
     """The response to `resources/read` for a tool that returned the resource."""
-    found = [_contents(uri, media_type, block) for block in result.content] if result.has_content else []
-    if found:
-        return found
+    contents = [_contents(uri, media_type, block) for block in result.content] if result.has_content else []
+    if contents:
+        return contents
     if isinstance(result.value, str):
         return [{"uri": uri, "mimeType": media_type or "text/plain", "text": result.value}]
     return [{"uri": uri, "mimeType": media_type or "application/json", "text": _json(result.value)}]
@@ -90,7 +90,7 @@ def _contents(uri: str, media_type: str, block: Mapping[str, Any]) -> dict[str, 
 
 
 def prompt_messages(result: ToolResult) -> list[dict[str, Any]]:
-    """What `prompts/get` answers for a tool that gave the messages: a text, content blocks, or messages with role and content."""
+    """The messages for `prompts/get` from the result of a tool: a text, content blocks, or messages with role and content."""
     value = result.value
     if isinstance(value, list) and all(isinstance(item, Mapping) and "role" in item for item in value):
         return [message for item in value for message in _messages(item)]

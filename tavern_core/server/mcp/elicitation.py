@@ -1,4 +1,4 @@
-"""What tools ask, put to the client of a call.
+"""Questions of tools, sent to the client of a call.
 
 2026 era    no one can be asked during a call: it ends with `input_required`, and the client makes it again with the answers
 2025 era    the client is asked with a request of its own on the stream of the call, which goes on with the answer
@@ -38,7 +38,7 @@ from tavern_core.schema.json_reader import json_or_text
 
 _MOST_NOTICES: Final = 1_000
 _CAPABILITIES: Final[Mapping[QuestionKind, str]] = {"form": "elicitation", "completion": "sampling", "roots": "roots"}
-"""Kind of question → what a client declares that can be asked it."""
+"""Kind of question → the capability that a client declares for it."""
 _REQUESTS: Final[TypeAdapter[Any]] = TypeAdapter(ElicitRequest | CreateMessageRequest | ListRootsRequest)
 _ANSWERS: Final[Mapping[QuestionKind, type[BaseModel]]] = {
     "form": ElicitResult,
@@ -50,8 +50,8 @@ _ANSWERS: Final[Mapping[QuestionKind, type[BaseModel]]] = {
 def request_for(question: Question) -> dict[str, Any]:
     """A question as the protocol has it."""
     if question.kind == "form":
-        asked = requested_schema(question.schema)
-        params = {"mode": "form", "message": question.prompt or "Please answer", "requestedSchema": asked}
+        form_schema = requested_schema(question.schema)
+        params = {"mode": "form", "message": question.prompt or "Please answer", "requestedSchema": form_schema}
         return {"method": "elicitation/create", "params": params}
     if question.kind == "completion":
         return {"method": "sampling/createMessage", "params": dict(question.request)}
@@ -59,7 +59,7 @@ def request_for(question: Question) -> dict[str, Any]:
 
 
 def answer_in(question: Question, response: Any) -> tuple[bool, Any]:
-    """What a client's response says to a question: whether it is an answer, and which."""
+    """(whether a client's response answers a question, the answer)."""
     data = (
         response.model_dump(by_alias=True, mode="json", exclude_none=True)
         if isinstance(response, BaseModel)
@@ -78,13 +78,13 @@ def answer_in(question: Question, response: Any) -> tuple[bool, Any]:
 
 
 def lacking(kinds: Mapping[str, Question], capabilities: ClientCapabilities | None) -> dict[str, dict[str, Any]]:
-    """What a client would have to declare to be asked these questions, and does not."""
+    """The capabilities that these questions need and the client does not declare."""
     names = (_CAPABILITIES[question.kind] for question in kinds.values())
     return {name: {} for name in names if getattr(capabilities, name, None) is None}
 
 
 class ClientNotifications:
-    """What a running call sends to its client: progress and lines of its log, in order, from any thread."""
+    """Notifications of a running call to its client: progress and lines of its log, in order, from any thread."""
 
     def __init__(self, ctx: ServerRequestContext[Any, Any], levels: frozenset[str]) -> None:
         self._ctx = ctx
@@ -94,12 +94,12 @@ class ClientNotifications:
         self._sender: asyncio.Task[None] | None = None
 
     def progress(self, progress: Progress) -> None:
-        """Say how far the call is, where the client asked for that."""
+        """Report the progress of the call, if the client asked for that."""
         message = progress.message or None
         self._put(lambda: self._ctx.session.report_progress(progress.done, progress.total, message))
 
     def log(self, level: LogLevel, message: str) -> None:
-        """A line of the call's log, where the client listens to lines of this level."""
+        """Send a line of the call's log, if the client receives lines of this level."""
         if level not in self._levels:
             return
         params = LoggingMessageNotificationParams(level=level, data=message, logger="tool")
@@ -108,7 +108,7 @@ class ClientNotifications:
         self._put(lambda: self._ctx.session.send_notification(notice, related_request_id=request_id))
 
     async def sent(self) -> None:
-        """Return when everything is sent: nothing may follow the result of the call."""
+        """Wait until everything is sent: nothing may follow the result of the call."""
         self._begin()  # what was put last may not have been begun yet
         while self._sender is not None and not self._sender.done():
             await asyncio.wait([self._sender])
@@ -128,13 +128,13 @@ class ClientNotifications:
 
 
 class _Elicitation:
-    """A call and its client."""
+    """The common part of both eras: a call and its client."""
 
     def __init__(self, ctx: ServerRequestContext[Any, Any], notices: ClientNotifications) -> None:
         self._ctx = ctx
         self._notices = notices
         self.open: dict[str, Question] = {}
-        """What was asked and not answered, where the call ended for that."""
+        """The questions without an answer, if the call ended because of them."""
 
     def can_ask(self, kind: QuestionKind) -> bool:
         return getattr(self._ctx.session.client_capabilities, _CAPABILITIES[kind], None) is not None
@@ -143,10 +143,10 @@ class _Elicitation:
         self._notices.log(level, message)
 
     def forget(self, name: str) -> None:
-        """An answer was handed on: the next question of this name is another one."""
+        """Forget an answer that was passed on: the next question of this name is another one."""
 
     def _refuse_unknown(self, questions: Mapping[str, Question]) -> None:
-        """Raises InputRequired when the client never said that it can be asked these."""
+        """Raise InputRequired if the client did not declare that it can be asked these questions."""
         unknown = {key: question for key, question in questions.items() if not self.can_ask(question.kind)}
         if unknown:
             self.open = unknown
@@ -154,11 +154,11 @@ class _Elicitation:
 
 
 class ReplayedElicitation(_Elicitation):
-    """2026 era: answers that the client sent along; without them the call ends.
+    """2026 era: uses the answers that the client sent along; without them the call ends.
 
     Args:
         known: key → answer of earlier rounds, which we sealed.
-        responses: key → what the client sends now.
+        responses: key → the client's response in this round.
     """
 
     def __init__(
@@ -194,10 +194,10 @@ class LiveElicitation(_Elicitation):
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         self._refuse_unknown(questions)
-        answers = await asyncio.gather(*(self._one(question) for question in questions.values()))
+        answers = await asyncio.gather(*(self._ask_one(question) for question in questions.values()))
         return dict(zip(questions, answers, strict=True))
 
-    async def _one(self, question: Question) -> Any:
+    async def _ask_one(self, question: Question) -> Any:
         request = _REQUESTS.validate_python(request_for(question))
         related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
         try:
@@ -223,7 +223,7 @@ VALUE: Final = "value"
 
 
 def form_of(schema: Mapping[str, Any]) -> AnswerForm:
-    """How an answer that fits `schema` is asked for."""
+    """The kind of form that asks for an answer that fits `schema`."""
     properties = schema.get("properties", {})
     if (schema.get("type") == "object" or "properties" in schema) and isinstance(properties, Mapping):
         if all(_is_field(member) for member in properties.values()):
@@ -233,20 +233,20 @@ def form_of(schema: Mapping[str, Any]) -> AnswerForm:
 
 
 def requested_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client is asked to fill in."""
+    """The schema of the form that a client fills in."""
     form = form_of(schema)
     if form == "fields":
-        asked = {"type": "object", "properties": dict(schema.get("properties", {}))}
+        form_schema = {"type": "object", "properties": dict(schema.get("properties", {}))}
         if schema.get("required"):
-            asked["required"] = list(schema["required"])
-        return asked
-    about = f"JSON that fits {json.dumps(dict(schema), ensure_ascii=False)[:1000]}"
-    field = dict(schema) if form == "value" else {"type": "string", "title": "JSON", "description": about}
+            form_schema["required"] = list(schema["required"])
+        return form_schema
+    description = f"JSON that fits {json.dumps(dict(schema), ensure_ascii=False)[:1000]}"
+    field = dict(schema) if form == "value" else {"type": "string", "title": "JSON", "description": description}
     return {"type": "object", "properties": {VALUE: field}, "required": [VALUE]}
 
 
 def answer_of(schema: Mapping[str, Any], content: Mapping[str, Any]) -> Any:
-    """The answer in what a client filled in."""
+    """The answer in the content of a form that a client filled in."""
     form = form_of(schema)
     if form == "fields":
         return content

@@ -1,8 +1,8 @@
-"""What streams of the 2025 era sent lately: a client that lost one comes back with the last event that it has, and gets the rest.
+"""Recent events of the streams of the 2025 era: a client that lost a stream resumes it with its last event.
 
 Each session has a store of its own, because the library names streams by the ids of requests, which are the same in all
-sessions. Ids of events name their stream by a random number that only its client was sent. Room is shared by principals:
-where it runs out, the one that takes most of it loses its oldest stream, so no client pushes out what another waits for.
+sessions. Ids of events name their stream by a random number that only its client was sent. Principals share the memory:
+when it runs out, the one that uses most of it loses its oldest stream, so no client evicts the events of another.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _StoredStream:
         """Sends to the connection that resumed it last."""
 
     def add(self, message: JSONRPCMessage | None, page: bytes | None) -> int:
-        """Keep an event; its number. The oldest goes where there are too many."""
+        """Keep an event and return its number. If there are too many, the oldest is dropped."""
         number, size = next(self.numbers), 0 if message is None else len(to_json(message))
         self.events.append((number, message, page, size))
         self.size += size
@@ -52,9 +52,9 @@ class _StoredStream:
 
     def after(self, number: int) -> tuple[int, JSONRPCMessage, bytes | None] | None:
         """The first message after an event: its number, the message, the page that it names."""
-        for known, message, page, _ in self.events:
-            if known > number and message is not None:
-                return known, message, page
+        for event_number, message, page, _ in self.events:
+            if event_number > number and message is not None:
+                return event_number, message, page
         return None
 
 
@@ -62,7 +62,7 @@ class RecentEvents:
     """The events of one process, in memory: a session does not outlive it either.
 
     Args:
-        pages: of lists, which events name.
+        pages: the pages of lists that events name.
     """
 
     def __init__(self, pages: ListPages) -> None:
@@ -79,7 +79,7 @@ class RecentEvents:
         return self._streams.get(name)
 
     def add(self, stream: _StoredStream, message: JSONRPCMessage | None, page: bytes | None) -> int:
-        """Keep an event of a stream; its number. Where the room runs out, streams are dropped."""
+        """Keep an event of a stream and return its number. When the memory runs out, streams are dropped."""
         owner, before = stream.session.owner, stream.size
         if stream.name not in self._streams:
             self._numbers[owner] += 1
@@ -94,14 +94,14 @@ class RecentEvents:
         return number
 
     def _drop(self, shares: Counter[str]) -> None:
-        """Drop what the principal with the largest share was sent longest ago."""
-        [(most, _)] = shares.most_common(1)
-        dropped = next(stream for stream in self._streams.values() if stream.session.owner == most)
+        """Drop the oldest stream of the principal with the largest share."""
+        [(principal, _)] = shares.most_common(1)
+        dropped = next(stream for stream in self._streams.values() if stream.session.owner == principal)
         del self._streams[dropped.name]
-        self._numbers[most] -= 1
-        self._sizes[most] -= dropped.size
-        if not self._numbers[most]:
-            del self._numbers[most], self._sizes[most]
+        self._numbers[principal] -= 1
+        self._sizes[principal] -= dropped.size
+        if not self._numbers[principal]:
+            del self._numbers[principal], self._sizes[principal]
         dropped.session.forget(dropped)
 
 
@@ -122,20 +122,20 @@ class SessionEvents(EventStore):
         self._sending: set[asyncio.Task[None]] = set()
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
-        """Keep an event; its id."""
+        """Keep an event and return its id."""
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _StoredStream(self, stream_id)
         event_id = f"{stream.name}-{self._recent.add(stream, message, self._page_of(message))}"
         if message is not None and stream.resumed is not None and not self.is_followed(stream_id):
             # It came after the earlier ones were sent again, and before the library follows the stream: no one else sends it.
-            sending = asyncio.ensure_future(_sent(stream.resumed, EventMessage(message, event_id)))
+            sending = asyncio.ensure_future(_send(stream.resumed, EventMessage(message, event_id)))
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
         return event_id
 
     async def replay_events_after(self, last_event_id: EventId, send_callback: EventCallback) -> StreamId | None:
-        """Send what followed an event; the stream that it belongs to, None: this session has no such stream any more."""
+        """Send the events after an event; returns its stream, or None if this session has no such stream any more."""
         name, _, number = last_event_id.partition("-")
         stream = self._recent.find(name)
         if stream is None or stream.session is not self or not (number.isdecimal() and len(number) < 20):
@@ -159,6 +159,6 @@ class SessionEvents(EventStore):
         return self._recent.pages.page(tools) if isinstance(tools, str) else None
 
 
-async def _sent(send: EventCallback, event: EventMessage) -> None:
+async def _send(send: EventCallback, event: EventMessage) -> None:
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # its client has gone, and comes back for it
         await send(event)

@@ -1,8 +1,8 @@
-"""The ASGI application: who may come in, and then the library.
+"""The ASGI application: it checks the access of a request, and then the library handles it.
 
     Host and Origin → token → the library (sessions, eras, streams) → pages of lists put into what goes out
 
-A request from another web page's script, or under a name that is not ours, ends before anything else is looked at.
+A request from another web page's script, or under a name that is not ours, ends before anything else is checked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("tavern.server")
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 _RETRY_MS: Final = 500
-"""How soon a client should come back to a stream that was closed."""
+"""Milliseconds after which a client should resume a stream that was closed."""
 _FRESH_S: Final = 0.1
 """A token that was checked so lately is not checked again before a stream goes on."""
 _ANSWERED_AT_ONCE: Final = frozenset(
@@ -50,7 +50,7 @@ _ANSWERED_AT_ONCE: Final = frozenset(
     }
 )  # fmt: skip
 """Methods of the 2026 era that send nothing but their answer: no stream is made ready for them, which takes half of their time."""
-_now: Final[ContextVar[Token | None]] = ContextVar("tavern_mcp_holder", default=None)
+_holder_now: Final[ContextVar[Token | None]] = ContextVar("tavern_mcp_holder", default=None)
 """The token of the request that the library is handling."""
 
 
@@ -63,13 +63,13 @@ class McpApplication:
         self._service = McpService(tavern)
         self._path = path
         self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
-        """For what may stream and has sessions, and for what is answered at once."""
+        """For requests that may stream and have sessions, and for those that are answered at once."""
         self._running: asyncio.Task[None] | None = None
         self._ready, self._stop = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
             return
         if scope["type"] != "http":
             return
@@ -84,7 +84,7 @@ class McpApplication:
         try:
             holder = await self._access.token(bearer_token(headers))
             if holder is not None:
-                await self._started()
+                await self._started_managers()
         except StateDamaged as error:
             _log.error("%s: %s", scope["path"], error)
             await JSONResponse({"error": "temporarily_unavailable"}, 503)(scope, receive, send)
@@ -99,20 +99,22 @@ class McpApplication:
         await self._serve(holder, scope, receive, send)
 
     async def _serve(self, holder: Token, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve an authenticated request. The text of the token goes no further."""
-        streaming, plain = await self._started()
+        """Serve an authenticated request. The text of the token is not passed on."""
+        streaming, plain = await self._started_managers()
         access = AccessToken(token="", client_id=holder.id, scopes=[], subject=holder.principal)
         headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
         inner = {**scope, "headers": headers, "user": AuthenticatedUser(access), "tavern.holder": holder}
-        token = _now.set(holder)
+        token = _holder_now.set(holder)
         sending = _with_pages(self._while_valid(holder, send), self._service.pages)
         try:
             manager = plain if _is_answered_at_once(scope) else streaming
             # Only a POST has a body that matters: the end of a session holds although its client has gone at once.
             with suppress(ClientDisconnect):
-                await manager.handle_request(inner, _whole(receive) if scope["method"] == "POST" else receive, sending)
+                await manager.handle_request(
+                    inner, _raising_on_disconnect(receive) if scope["method"] == "POST" else receive, sending
+                )
         finally:
-            _now.reset(token)
+            _holder_now.reset(token)
 
     def _while_valid(self, holder: Token, send: Send) -> Send:
         """`send`, which ends a stream of events when the token of its client is not valid any more."""
@@ -146,7 +148,7 @@ class McpApplication:
         return JSONResponse({"error": "not_found"}, 404)
 
     def _unauthenticated(self) -> Response:
-        """The answer to a request without a token that holds here."""
+        """The answer to a request without a valid token."""
         challenge = 'Bearer error="invalid_token", error_description="a token of this server is needed"'
         config = self._service.config
         if config.issuer and config.resource:
@@ -157,23 +159,23 @@ class McpApplication:
 
     # Life ----------------------------------------------------------------------------------------------------------------
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 with suppress(StateDamaged):  # each request reports it, until it is repaired
-                    await self._started()
+                    await self._started_managers()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _started(self) -> tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager]:
-        """What serves, from the first request on: in a task of its own, because it must end in the task in which it began.
+    async def _started_managers(self) -> tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager]:
+        """The session managers. The first request starts them, in a task, because they must end in the task in which they began.
 
         Raises:
-            StateDamaged: it cannot begin; the next request tries again (STATE_DAMAGED).
+            StateDamaged: they cannot start; the next request tries again (STATE_DAMAGED).
         """
         if self._managers is None:
             running = self._running = self._running or asyncio.ensure_future(self._run())
@@ -191,14 +193,14 @@ class McpApplication:
         config, service = self._service.config, self._service
 
         events = RecentEvents(service.pages)
-        here = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # it was looked at before
+        security = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the headers were checked before
         schema_of = _schema_of(service)
         streaming = _Sessions(
             service.server(lambda _: service.changes.watching(), schema_of),
             events,
             service.changes,
             retry_interval=_RETRY_MS,
-            security_settings=here,
+            security_settings=security,
             session_idle_timeout=config.session_idle_ms / 1000,
             max_request_body_size=config.body_bytes,
             max_sessions=config.sessions,
@@ -206,7 +208,7 @@ class McpApplication:
         plain = StreamableHTTPSessionManager(
             service.server(lambda _: nullcontext(), schema_of),
             json_response=True,
-            security_settings=here,
+            security_settings=security,
             max_request_body_size=config.body_bytes,
         )
         async with streaming.run(), plain.run():
@@ -223,7 +225,7 @@ class McpApplication:
 
 
 class _Sessions(StreamableHTTPSessionManager):
-    """The library's sessions, which would all share one store of events, and of which the first client could take all."""
+    """The library's sessions, each with its own store of events. The library would share one, and let one client take all."""
 
     def __init__(self, server: Server[Any], events: RecentEvents, changes: ChangeNotifier, **options: Any) -> None:
         self._events = events
@@ -233,29 +235,32 @@ class _Sessions(StreamableHTTPSessionManager):
     @property
     def event_store(self) -> SessionEvents:
         """The store for a new session, which asks for it once, during the request of its client."""
-        holder = _now.get()
+        holder = _holder_now.get()
         return SessionEvents(self._events, "" if holder is None else holder.principal)
 
     @event_store.setter
     def event_store(self, given: Any) -> None:
-        """Nothing: the library sets what it was given."""
+        """Do nothing: the library sets the store that it was given."""
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        """Where there is no room, the caller with the most sessions loses the one that was unused for longest to a caller with fewer."""
+        """Admit a session.
+
+        If there is no room, the caller with the most sessions loses its longest unused one to a caller with fewer.
+        """
         if len(self._server_instances) >= (self.max_sessions or 0) and requestor is not None:
             owned = Counter(owner["subject"] for owner in self._session_owners.values())
-            most, number = owned.most_common(1)[0]
-            if number > owned[requestor["subject"]] + 1:
-                theirs = [name for name, owner in self._session_owners.items() if owner["subject"] == most]
-                name = min(theirs, key=self._unused_since)
+            largest_owner, count = owned.most_common(1)[0]
+            if count > owned[requestor["subject"]] + 1:
+                candidates = [name for name, owner in self._session_owners.items() if owner["subject"] == largest_owner]
+                name = min(candidates, key=self._unused_since)
                 transport = self._server_instances.pop(name)
                 del self._session_owners[name]  # others may ask before it is discarded
                 self._task_group.start_soon(self._discard_session, name, transport)  # type: ignore[attr-defined]
-        if (admitted := super()._admit_session(requestor)) is not None:
-            events, streams = admitted._event_store, admitted._request_streams
+        if (new_transport := super()._admit_session(requestor)) is not None:
+            events, streams = new_transport._event_store, new_transport._request_streams
             assert isinstance(events, SessionEvents)
             events.is_followed = streams.__contains__
-        return admitted
+        return new_transport
 
     def _unused_since(self, name: str) -> float:
         scope = self._server_instances[name].idle_scope
@@ -266,7 +271,7 @@ class _Sessions(StreamableHTTPSessionManager):
         await super()._discard_session(session_id, transport)
 
 
-def _whole(receive: Receive) -> Receive:
+def _raising_on_disconnect(receive: Receive) -> Receive:
     """`receive`, which raises ClientDisconnect when the client goes away within its request: the library would log that as a failure."""
     is_whole = False
 
@@ -293,9 +298,9 @@ def _is_answered_at_once(scope: Scope) -> bool:
 
 def _schema_of(service: McpService) -> Any:
     def schema_of(name: str) -> Any:
-        holder = _now.get()
-        known = None if holder is None else service.listings.known(holder)
-        return None if known is None else known.input_schema(name)
+        holder = _holder_now.get()
+        listing = None if holder is None else service.listings.known(holder)
+        return None if listing is None else listing.input_schema(name)
 
     return schema_of
 

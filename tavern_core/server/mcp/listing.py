@@ -1,4 +1,4 @@
-"""What one caller is listed: names on the wire and back, and the pages of the list as bytes.
+"""The list of tools for one caller: names on the wire and back, and the pages of the list as bytes.
 
 A list is computed when a client requests it and something has changed since. Its pages are kept as the JSON that goes over the wire,
 so that a client that asks again costs nothing but the bytes.
@@ -63,7 +63,7 @@ class ToolListing:
     pages: tuple[bytes, ...]
     """JSON arrays of the tools that are listed: not those that are behind a resource or prompt, nor those that this caller can never use."""
     language: Language = "en"
-    """In which the caller is written sentences."""
+    """The language of sentences for the caller."""
     profile: Profile | None = None
 
     def tool_id(self, name: str) -> str | None:
@@ -72,20 +72,20 @@ class ToolListing:
         return name if found is None and name in self.specs else found
 
     def name_of(self, tool: str) -> str | None:
-        """How this caller writes the id of a tool; None when it has no such tool."""
+        """The name of a tool for this caller; None when it has no such tool."""
         return next((name for name, id_ in self.ids.items() if id_ == tool), tool if tool in self.specs else None)
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         """The parameters of a tool as they are listed; None when it is not there."""
-        known = self.tool_id(name)
-        return None if known is None else self.exports[known]["inputSchema"]
+        tool = self.tool_id(name)
+        return None if tool is None else self.exports[tool]["inputSchema"]
 
 
 class ToolListings:
     """The lists of all callers of one host.
 
     Args:
-        page: how many tools a page has.
+        page: number of tools on a page.
     """
 
     def __init__(self, tavern: Tavern, page: int) -> None:
@@ -94,18 +94,18 @@ class ToolListings:
         self._kept: dict[str, tuple[tuple[Any, ...], ToolListing]] = {}
 
     def known(self, holder: Token) -> ToolListing | None:
-        """The list of a caller, when it is there and nothing has changed since."""
-        kept = self._kept.get(holder.id)
+        """The stored list of a caller; None if there is none, or something has changed since."""
+        entry = self._kept.get(holder.id)
         try:
             stamp = tools_stamp(self._tavern, holder)
         except ProfileInvalid:
             return None
-        return kept[1] if kept is not None and kept[0] == stamp else None
+        return entry[1] if entry is not None and entry[0] == stamp else None
 
     async def of(self, holder: Token) -> ToolListing:
         """The list of a caller. Raises MCPError: its profile cannot be used (-32603)."""
-        if (known := self.known(holder)) is not None:
-            return known
+        if (listing := self.known(holder)) is not None:
+            return listing
         try:
             return await asyncio.to_thread(self.make, holder)
         except ProfileInvalid as error:
@@ -119,13 +119,13 @@ class ToolListings:
         Raises:
             ProfileInvalid: the caller's profile cannot be used (PROFILE_INVALID).
         """
-        if (known := self.known(holder)) is not None:
-            return known
+        if (stored := self.known(holder)) is not None:
+            return stored
         stamp = tools_stamp(self._tavern, holder)
         tavern, context = self._tavern, holder.context()
         profile = None if holder.profile is None else tavern.profile(holder.profile)
         found = tavern.tool_specs(context=context)
-        serving = {
+        behind_offers = {
             offered.tool for section in ("resources", "prompts") for offered in tavern.contributions(section).values()
         }
         unlisted = self._unlisted(context)
@@ -136,21 +136,21 @@ class ToolListings:
         exports = {id_: {**self._exported(specs[id_]), "name": name} for id_, name in names.items()}
         lacking = tavern.tools.lacking(found, context=context)
         hidden = (
-            serving
+            behind_offers
             | (unlisted.keys() - {spec.id for spec in found})
             | {id_ for id_, need in lacking.items() if need.is_certain}
         )
         shown = [export for id_, export in exports.items() if id_ not in hidden]
         if is_search:
             specs, names, exports, shown = self._search_only(specs, names, exports)
-        pages = tuple(_written(shown[at : at + self._page]) for at in range(0, max(len(shown), 1), self._page))
-        spoken = None if profile is None else profile.language
-        language = spoken or tavern.config.language or of_the_locale(os.environ)
-        made = ToolListing(specs, {name: id_ for id_, name in names.items()}, exports, pages, language, profile)
+        pages = tuple(_page_json(shown[at : at + self._page]) for at in range(0, max(len(shown), 1), self._page))
+        profile_language = None if profile is None else profile.language
+        language = profile_language or tavern.config.language or of_the_locale(os.environ)
+        listing = ToolListing(specs, {name: id_ for id_, name in names.items()}, exports, pages, language, profile)
         if len(self._kept) >= 1_000:
             self._kept.pop(next(iter(self._kept)))
-        self._kept[holder.id] = stamp, made
-        return made
+        self._kept[holder.id] = stamp, listing
+        return listing
 
     def _unlisted(self, context: CallContext) -> dict[str, ToolSpec]:
         """The tools for jobs, which a caller may call by name but is not listed."""
@@ -183,17 +183,19 @@ class ToolListings:
         )
 
 
-def _names(specs: Mapping[str, ToolSpec], given: Mapping[str, str], reserved: Mapping[str, str]) -> dict[str, str]:
+def _names(
+    specs: Mapping[str, ToolSpec], profile_names: Mapping[str, str], reserved: Mapping[str, str]
+) -> dict[str, str]:
     """Id → name on the wire. A tool whose id was made to have the name of another one is left out.
 
     Args:
-        given: id → name, of the profile.
+        profile_names: id → name, of the profile.
         reserved: name → id of the only tool that may have it.
     """
     names: dict[str, str] = {}
     taken = dict(reserved)
     for id_ in specs:
-        name = given.get(id_) or wire_name(id_)
+        name = profile_names.get(id_) or wire_name(id_)
         if (other := taken.setdefault(name, id_)) == id_:
             names[id_] = name
         else:
@@ -201,7 +203,7 @@ def _names(specs: Mapping[str, ToolSpec], given: Mapping[str, str], reserved: Ma
     return names
 
 
-def _written(tools: list[Any]) -> bytes:
+def _page_json(tools: list[Any]) -> bytes:
     return json.dumps(tools, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 

@@ -1,7 +1,8 @@
-"""`requestState`: what a client of the 2026 era carries from one round of a call to the next.
+"""`requestState`: data that a client of the 2026 era carries from one round of a call to the next.
 
-It is sealed with a key of the state folder (AES-GCM), bound to method, tool or prompt, arguments and caller, and expires: that is the work of
-the library's `RequestStateBoundary`. That it works once is ours: its number is kept when it comes back.
+The library's `RequestStateBoundary` seals it with a key of the state folder (AES-GCM), binds it to method, tool or prompt,
+arguments and caller, and lets it expire. This module makes sure that it works only once: its number is kept when it comes
+back.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RequestStates:
     """The states of one host, over all its processes.
 
     Args:
-        seconds: how long one holds.
+        seconds: how long a state is valid.
     """
 
     def __init__(self, records: RecordStore, seconds: float) -> None:
@@ -54,33 +55,33 @@ class RequestStates:
         self._seconds = seconds
 
     def boundary(self, audience: str) -> RequestStateBoundary:
-        """What seals states on their way out, and refuses those that are not ours, not for this call or too old on their way in."""
+        """The middleware that seals outgoing states, and refuses incoming ones of others, for other calls, or too old."""
         key = bytes.fromhex(self._key())
         security = RequestStateSecurity(keys=[key], ttl=self._seconds, bind_principal=_principal)
         return RequestStateBoundary(security, default_audience=audience)
 
     def state(self, known: RequestState) -> str:
-        """What the next round gets to know, before it is sealed."""
+        """The state for the next round, before it is sealed."""
         contents = {"n": secrets.token_hex(16), "a": dict(known.answers), "p": known.approval, "j": known.job}
         return to_json(contents, inf_nan_mode="strings").decode()
 
     async def used(self, state: str | None) -> RequestState:
-        """What a state that came back says; it is used up by that. Raises MCPError: it was used before (-32602)."""
+        """Read a state that came back, and mark it as used. Raises MCPError: it was used before (-32602)."""
         if state is None:
             return NO_ROUND
         data, now = json.loads(state), time.time()
         mark = Record(_USED, data["n"], "", "used", "{}", now, now + 2 * self._seconds)
         quick = self._records.is_quick
-        known = self._records.add(mark) if quick else await asyncio.to_thread(self._records.add, mark)
-        if known is not None:
+        earlier = self._records.add(mark) if quick else await asyncio.to_thread(self._records.add, mark)
+        if earlier is not None:
             raise MCPError(INVALID_PARAMS, "This requestState was used before", {"reason": "used_request_state"})
         return RequestState(data["a"], data["p"], data.get("j", ""))
 
     def _key(self) -> str:
         """The key of the state folder, made when it is first needed."""
-        made = Record(_KEY, "1", "", "kept", json.dumps({"key": secrets.token_hex(32)}), time.time())
-        kept = self._records.add(made) or made
-        return str(json.loads(kept.data)["key"])
+        new = Record(_KEY, "1", "", "kept", json.dumps({"key": secrets.token_hex(32)}), time.time())
+        stored = self._records.add(new) or new
+        return str(json.loads(stored.data)["key"])
 
 
 def holder_of(ctx: ServerRequestContext[Any, Any]) -> Token:

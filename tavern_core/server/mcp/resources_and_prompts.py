@@ -110,7 +110,7 @@ class Offers:
         return self._page("resourceTemplates", found, params.cursor)
 
     async def read(self, ctx: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> dict[str, Any]:
-        """`resources/read`: an artifact of the caller, or what the tool behind a resource answers."""
+        """`resources/read`: an artifact of the caller, or the answer of the tool behind a resource."""
         uri = str(params.uri)
         if uri.startswith(SCHEME):
             return complete(contents=[await self._artifact(ctx, uri)], ttlMs=_TTL_MS, cacheScope="private")
@@ -129,10 +129,10 @@ class Offers:
         self, ctx: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
         """`subscriptions/listen`: of resources, to those that the caller may read."""
-        asked, resources = params.notifications, await self._offered(ctx, Resource)
-        wanted = islice(asked.resource_subscriptions or (), MOST_WATCHED)
+        requested, resources = params.notifications, await self._offered(ctx, Resource)
+        wanted = islice(requested.resource_subscriptions or (), MOST_WATCHED)
         found = [uri for uri in wanted if self._is_offered(ctx, str(uri), resources)]
-        honoured = asked.model_copy(update={"resource_subscriptions": found})
+        honoured = requested.model_copy(update={"resource_subscriptions": found})
         return await self._listen(ctx, params.model_copy(update={"notifications": honoured}))
 
     def _is_offered(self, ctx: ServerRequestContext[Any, Any], uri: str, resources: Sequence[Resource]) -> bool:
@@ -159,23 +159,23 @@ class Offers:
             return complete(contents=contents, ttlMs=0, cacheScope="private")
 
         listing = await self._listings.of(holder_of(ctx))
-        given = _typed(listing, resource.tool, arguments)
-        return await self._calls.answered(ctx, params, listing, resource.tool, given, shape=shape)
+        typed = _typed(listing, resource.tool, arguments)
+        return await self._calls.answered(ctx, params, listing, resource.tool, typed, shape=shape)
 
     async def _artifact(self, ctx: ServerRequestContext[Any, Any], uri: str) -> dict[str, Any]:
         artifacts, context = self._tavern.artifacts, holder_of(ctx).context()
         try:
-            known = artifacts.get(uri, context=context)
-            if known.size > _LARGEST_ARTIFACT:
-                raise MCPError(INTERNAL_ERROR, f"{uri} has {known.size:,} bytes; `tavern artifacts get` fetches it")
+            artifact = artifacts.get(uri, context=context)
+            if artifact.size > _LARGEST_ARTIFACT:
+                raise MCPError(INTERNAL_ERROR, f"{uri} has {artifact.size:,} bytes; `tavern artifacts get` fetches it")
             data = await anyio.to_thread.run_sync(lambda: artifacts.read(uri, context=context))
         except ArtifactNotFound:
             raise _unknown(ctx, uri) from None
         except StateDamaged as error:
             raise MCPError(INTERNAL_ERROR, f"{uri} cannot be read: {error.message}") from None
-        if known.media_type.startswith("text/") or known.media_type == "application/json":
-            return {"uri": uri, "mimeType": known.media_type, "text": data.decode("utf-8", "replace")}
-        return {"uri": uri, "mimeType": known.media_type, "blob": base64.b64encode(data).decode()}
+        if artifact.media_type.startswith("text/") or artifact.media_type == "application/json":
+            return {"uri": uri, "mimeType": artifact.media_type, "text": data.decode("utf-8", "replace")}
+        return {"uri": uri, "mimeType": artifact.media_type, "blob": base64.b64encode(data).decode()}
 
     # Prompts -------------------------------------------------------------------------------------------------------------
 
@@ -246,9 +246,9 @@ def _listed(resource: Resource, key: str, listing: ToolListing) -> dict[str, Any
 
 
 def _described(offer: Resource | Prompt, listing: ToolListing, **more: str) -> dict[str, str]:
-    """What is said of a resource or prompt; what is not said is left out."""
-    about = {"title": offer.title, "description": offer.description or listing.specs[offer.tool].description, **more}
-    return {name: text for name, text in about.items() if text}
+    """Title, description and further members of a resource or prompt, without empty ones."""
+    members = {"title": offer.title, "description": offer.description or listing.specs[offer.tool].description, **more}
+    return {name: text for name, text in members.items() if text}
 
 
 def _artifact(link: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,13 +281,13 @@ def offers_of_skill(spec: ToolSpec) -> list[Resource | Prompt]:
 
 
 def skill_text(result: ToolResult) -> ToolResult:
-    """What the tool of a skill answers, as a text."""
+    """The answer of a skill's tool as a text."""
     value = result.value
     if not isinstance(value, Mapping):
         return result
     if "instructions" not in value:
-        more = value.get("nextOffset")
-        rest = "" if more is None else f"\n… it goes on: call the tool of the skill with offset {more}"
+        next_offset = value.get("nextOffset")
+        rest = "" if next_offset is None else f"\n… it goes on: call the tool of the skill with offset {next_offset}"
         return ToolResult(True, f"{value.get('content', '')}{rest}")
     files = "\n".join(f"- {file['path']}" for file in value.get("files", ()))
     return ToolResult(
@@ -296,7 +296,7 @@ def skill_text(result: ToolResult) -> ToolResult:
 
 
 def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
-    """The arguments that an address means; None: it is not this resource's."""
+    """The arguments in an address; None: it is not this resource's."""
     if not resource.is_template:
         return {} if in_ascii(resource.uri) == in_ascii(uri) else None
     try:
@@ -305,11 +305,11 @@ def _arguments(resource: Resource, uri: str) -> dict[str, Any] | None:
         return None
 
 
-def _typed(listing: ToolListing, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(listing: ToolListing, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments in the types that the tool declares: a client has only texts. One that fits no type stays, for the call to refuse."""
-    texts = {name: text for name, text in given.items() if isinstance(text, str)}
+    texts = {name: text for name, text in arguments.items() if isinstance(text, str)}
     values, _ = coerce_text(listing.specs[tool].input_schema, texts)
-    return {**given, **values}
+    return {**arguments, **values}
 
 
 def _must_be_ok(result: ToolResult, **data: Any) -> None:

@@ -1,4 +1,4 @@
-"""One host as an MCP server: which methods it answers, for both eras and every transport."""
+"""A host as an MCP server: the methods that it answers, for both eras and every transport."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class ListPages:
         self._mark = secrets.token_hex(16)
         self._kept: dict[str, bytes] = {}
         self.sign = f'"{self._mark}:'.encode()
-        """What a message has where a page belongs."""
+        """The bytes that a message has in place of a page."""
 
     def name(self, page: bytes) -> str:
-        """What stands for a page in a result."""
+        """The text that stands for a page in a result."""
         key = f"{self._mark}:{id(page):x}"
         if self._kept.get(key) is not page:
             if len(self._kept) >= _MOST_PAGES:
@@ -93,7 +93,7 @@ class McpService:
         """A server of the library that answers for this host.
 
         Args:
-            lifespan: what the library enters before it serves.
+            lifespan: the context that the library enters before it serves.
             schema_of: name of a tool → its parameters, for the caller of the request that is being served.
         """
         server = _McpServer(

@@ -1,4 +1,4 @@
-"""One client over stdin and stdout: what `tavern mcp` serves."""
+"""The MCP server for one client over stdin and stdout, as `tavern mcp` runs it."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 
 _START: Final = r'\{"jsonrpc": ?"2\.0", ?"id": ?("(?:[^"\\]|\\.)*"|-?\d{1,20}), ?'
-"""How most libraries begin a request or its answer; the group is its id."""
+"""The beginning of a request or its answer, as most libraries write it; the group is its id."""
 _REQUEST: Final = re.compile(_START)
 _ANSWER: Final = re.compile(rf'{_START}"(?:result|error)":')
 _STREAM: Final = "subscriptions/listen"
 """The request whose answer comes when its client ends it."""
 _CANCELLED: Final = "notifications/cancelled"
-"""What takes a request back, which then has no answer."""
+"""The notification that withdraws a request, which then has no answer."""
 
 
 class _LineWriter:
-    """Where the library writes messages, one a line: pages of lists are put in here."""
+    """The stream to which the library writes messages, one a line. It puts in the pages of lists."""
 
     def __init__(self, stream: TextIO, pages: ListPages, threads: ThreadPool) -> None:
         stream.flush()
@@ -71,7 +71,7 @@ class _LineWriter:
             answered.set()
 
     async def drained(self) -> None:
-        """Return when every request is answered."""
+        """Wait until every request is answered."""
         while self.unanswered:
             await self._answered.wait()
 
@@ -79,17 +79,20 @@ class _LineWriter:
         pass  # nothing is kept in a buffer
 
     def _write(self, line: bytes) -> None:
-        left = memoryview(line)
+        remaining = memoryview(line)
         with self._turn:  # an error about a line of the client may come while an answer waits for its reader
-            while left:
-                if written := self._stream.write(left):
-                    left = left[written:]
+            while remaining:
+                if written := self._stream.write(remaining):
+                    remaining = remaining[written:]
                 else:  # it does not block, and the client has not read yet
                     select.select([], [self._stream], [])
 
 
 class _MessageReader:
-    """Where the library reads messages. It drops a line that is not a message; here its sender gets an error and does not wait for ever."""
+    """The stream from which the library reads messages.
+
+    The library drops a line that is not a message; here its sender gets an error and does not wait for ever.
+    """
 
     def __init__(self, stream: BinaryIO, lines: _LineWriter, threads: ThreadPool, most: int, drain_s: float) -> None:
         self._stream = stream
@@ -102,10 +105,10 @@ class _MessageReader:
         return self
 
     async def __anext__(self) -> str:
-        while read := await self._piece():
-            line, is_whole = read.decode("utf-8", "replace"), True
-            while len(read) > self._most and not read.endswith(b"\n"):  # the rest of what is too long is not kept
-                read, is_whole = await self._piece(), False
+        while piece := await self._piece():
+            line, is_whole = piece.decode("utf-8", "replace"), True
+            while len(piece) > self._most and not piece.endswith(b"\n"):  # the rest of what is too long is not kept
+                piece, is_whole = await self._piece(), False
             answer = None
             if not is_whole:
                 answer = await self._too_long(line)
@@ -113,11 +116,11 @@ class _MessageReader:
                 if (message := _message(line)) is not None:
                     self._note(message)
                     return line
-                answer = await self._refused(line)
+                answer = await self._refuse(line)
             if answer is not None:
                 return answer
         with anyio.move_on_after(self._drain_s):
-            await self._lines.drained()  # what was piped into the program is answered
+            await self._lines.drained()  # requests that were piped into the program are answered
         raise StopAsyncIteration
 
     async def _piece(self) -> bytes:
@@ -125,10 +128,10 @@ class _MessageReader:
         return await asyncio.wrap_future(self._threads.submit(self._stream.readline, self._most + 1))
 
     async def _too_long(self, line: str) -> str | None:
-        """As `_refused`, with the beginning of a line that is too long."""
-        begun, request_id = _REQUEST.match(line), None
+        """As `_refuse`, with the beginning of a line that is too long."""
+        beginning, request_id = _REQUEST.match(line), None
         with suppress(ValueError):  # what looks like an id is not JSON
-            request_id = json.loads(begun[1]) if begun else None
+            request_id = json.loads(beginning[1]) if beginning else None
         message = f"The line is longer than mcp.bodyBytes allows: {self._most:,} bytes"
         error = _error(request_id, INVALID_REQUEST, message)
         if _ANSWER.match(line):
@@ -136,9 +139,11 @@ class _MessageReader:
         await self._lines.write(error)
         return None
 
-    async def _refused(self, line: str) -> str | None:
-        """Answer a line that is no message, where someone waits for that. What should have been an answer is returned as an error in
-        its place: else what we asked the client waits for ever."""
+    async def _refuse(self, line: str) -> str | None:
+        """Answer a line that is not a message, if its sender waits for an answer.
+
+        An invalid answer of the client is returned as an error, because else our own request would wait for ever.
+        """
         try:
             data = json.loads(line)
         except (ValueError, RecursionError):
@@ -153,7 +158,7 @@ class _MessageReader:
         return None
 
     def _note(self, message: JSONRPCMessage) -> None:
-        """Know which requests wait for an answer."""
+        """Record which requests wait for an answer."""
         if isinstance(message, JSONRPCRequest):
             if message.method != _STREAM:
                 self._lines.unanswered.add(message.id)
@@ -175,8 +180,8 @@ def _message(line: str) -> JSONRPCMessage | None:
 
 def _error(request_id: Any, code: int, message: str) -> str:
     """An error as the answer to a request; to an unknown one if that is no id."""
-    known = None if isinstance(request_id, bool) or not isinstance(request_id, int | str) else request_id
-    return json.dumps({"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": message}}) + "\n"
+    valid_id = None if isinstance(request_id, bool) or not isinstance(request_id, int | str) else request_id
+    return json.dumps({"jsonrpc": "2.0", "id": valid_id, "error": {"code": code, "message": message}}) + "\n"
 
 
 @contextmanager
@@ -196,7 +201,7 @@ def _on_sigterm(end: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def _own_stdin() -> Iterator[BinaryIO]:
-    """Stdin for this client alone: what tools start finds an empty one."""
+    """Stdin for this client alone: processes that tools start have an empty one."""
     try:
         is_a_descriptor = sys.stdin.fileno() == 0
     except OSError:
@@ -204,9 +209,9 @@ def _own_stdin() -> Iterator[BinaryIO]:
     if not is_a_descriptor:  # the program has put another stream there
         yield cast(BinaryIO, sys.stdin.buffer)
         return
-    private, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    private, empty = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
     try:
         yield os.fdopen(private, "rb", closefd=False)  # a thread may still read from it
     finally:

@@ -39,7 +39,7 @@ TASKS: Final = "io.modelcontextprotocol/tasks"
 MISSING_CAPABILITY: Final = -32021
 _STATUS: Final[Mapping[str, str]] = {"queued": "working", "running": "working"}
 _LOOK_S: Final = 0.25
-"""How often a client that waits for a job is sent its progress."""
+"""Seconds between two reports of progress to a client that waits for a job."""
 _OF_THE_HOST: Final = frozenset({"INTERNAL", "CONNECTION_LOST"})
 """Errors that say nothing of what the tool did: the task has failed. With all others it is completed, and its result is an error."""
 APPROVAL: Final = "approval"
@@ -86,22 +86,24 @@ class Tasks:
         return {"resultType": "task", **_task(self._tavern.jobs.find(job_id))}
 
     async def waited(self, job_id: str, holder: Token, talk: LiveElicitation | ReplayedElicitation) -> ToolResult:
-        """The outcome of a job, for a client that waits; its progress, if that takes too long or the client cannot answer.
+        """Wait for a job on behalf of a client, and return its outcome.
+
+        It is the progress of the job if that takes too long or the client cannot answer.
 
         Raises:
             InputRequired: a client of the 2026 era is asked by ending its call; `talk.open` has the questions (INPUT_REQUIRED).
         """
         jobs, end = self._tavern.jobs, time.monotonic() + self._wait_s
         report = on_progress.get()
-        following = None if report is None else asyncio.create_task(self._followed(job_id, report))
+        following = None if report is None else asyncio.create_task(self._report_progress(job_id, report))
         try:
-            while (left := end - time.monotonic()) > 0:
-                job = await jobs.wait(job_id, left)
-                asked = _questions(job, approvals=bool(holder.approver)) if job.status == "input_required" else {}
-                if not asked or not all(talk.can_ask(question.kind) for question in asked.values()):
+            while (remaining := end - time.monotonic()) > 0:
+                job = await jobs.wait(job_id, remaining)
+                questions = _questions(job, approvals=bool(holder.approver)) if job.status == "input_required" else {}
+                if not questions or not all(talk.can_ask(question.kind) for question in questions.values()):
                     break
                 try:
-                    answers = await talk.ask(asked)
+                    answers = await talk.ask(questions)
                 except (
                     ConnectionLost,
                     InputInvalid,
@@ -119,8 +121,8 @@ class Tasks:
                 following.cancel()
         return jobs.result(job_id)
 
-    async def _followed(self, job_id: str, report: Callable[[Progress], None]) -> None:
-        """Say how far a job is, whenever that has changed."""
+    async def _report_progress(self, job_id: str, report: Callable[[Progress], None]) -> None:
+        """Report the progress of a job whenever it has changed."""
         last = None
         while True:
             with suppress(TavernError):  # the store cannot be asked now
@@ -135,11 +137,11 @@ class Tasks:
     async def get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
         """`tasks/get`: its progress, its questions, its outcome."""
         holder = _checked(ctx, params)
-        job = self._found(params.task_id, holder.context())
+        job = self._find(params.task_id, holder.context())
         task = _task(job)
         if job.status == "input_required":
-            asked = _questions(job, may_approve=bool(holder.approver))
-            task["inputRequests"] = {name: request_for(question) for name, question in asked.items()}
+            questions = _questions(job, may_approve=bool(holder.approver))
+            task["inputRequests"] = {name: request_for(question) for name, question in questions.items()}
         elif job.status in ("completed", "failed"):
             result = self._tavern.jobs.result(job.id)
             if task["status"] == "failed" and result.error is not None:
@@ -156,12 +158,12 @@ class Tasks:
         """`tasks/update`: answer some of what it asks. A workflow whose question is declined cannot go on, so it is cancelled; if the
         question is only dismissed (`cancel`), it stays open."""
         holder = _checked(ctx, params)
-        job = self._found(params.task_id, holder.context())
-        asked = _questions(job)
+        job = self._find(params.task_id, holder.context())
+        questions = _questions(job)
         for name, response in params.input_responses.items():
-            if name not in asked:  # what it does not ask, or not any more
+            if name not in questions:  # what it does not ask, or not any more
                 continue
-            is_answer, answer = answer_in(asked[name], response)
+            is_answer, answer = answer_in(questions[name], response)
             lacks_value = is_answer and not self._answer(job, name, answer, holder)
             if not is_answer or (lacks_value and response["action"] == "accept"):  # it accepted without a value
                 raise MCPError(INVALID_PARAMS, f"{name!r:.80} does not fit what was asked", {"taskId": job.id})
@@ -173,11 +175,11 @@ class Tasks:
     async def cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> dict[str, Any]:
         """`tasks/cancel`: ask it to end."""
         holder = _checked(ctx, params)
-        self._found(params.task_id, holder.context())
+        self._find(params.task_id, holder.context())
         self._tavern.jobs.cancel(params.task_id, context=holder.context())
         return {"resultType": "complete"}
 
-    def _found(self, task_id: str, context: CallContext) -> Job:
+    def _find(self, task_id: str, context: CallContext) -> Job:
         try:
             return self._tavern.jobs.find(task_id, context=context)
         except JobNotFound:
@@ -238,7 +240,7 @@ def _checked(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> Token:
 
 
 def _task(job: Job) -> dict[str, Any]:
-    """A job as every answer has it."""
+    """A job as a task, as in every answer."""
     status = _STATUS.get(job.status, job.status)
     if status == "failed" and job.error is not None and job.error.kind not in _OF_THE_HOST:
         status = "completed"  # the tool ran; its result is an error
@@ -252,25 +254,25 @@ def _task(job: Job) -> dict[str, Any]:
 
 
 def _questions(job: Job, *, approvals: bool = True, may_approve: bool = True) -> dict[str, Question]:
-    """What a job asks; an approval is a question, too, and so is what a workflow asks.
+    """The questions of a job, including requests for approval and questions of workflows.
 
     Args:
         approvals: False: without requests for approval.
         may_approve: False for a client that only learns who approves.
     """
-    found: dict[str, Question] = {}
-    for asked in job.questions:
-        if asked.get("type") == APPROVAL and not approvals:
+    questions: dict[str, Question] = {}
+    for row in job.questions:
+        if row.get("type") == APPROVAL and not approvals:
             continue
-        name, kind, prompt = str(asked["id"]), asked.get("type"), str(asked.get("prompt") or "")
+        name, kind, prompt = str(row["id"]), row.get("type"), str(row.get("prompt") or "")
         if kind == APPROVAL:
             prompt = prompt if may_approve else f"{prompt}\nThis client cannot approve it: {_elsewhere(name)}"
-            found[name] = Question.form(prompt, _APPROVAL_SCHEMA)
+            questions[name] = Question.form(prompt, _APPROVAL_SCHEMA)
         elif kind in ("completion", "roots"):
-            found[name] = Question(kind, prompt, request=asked.get("request") or {})
+            questions[name] = Question(kind, prompt, request=row.get("request") or {})
         else:
-            found[name] = Question.form(prompt, asked.get("schema") or {})
-    return found
+            questions[name] = Question.form(prompt, row.get("schema") or {})
+    return questions
 
 
 def _elsewhere(approval: str) -> str:
