@@ -34,7 +34,7 @@ CACHE: Final = Path("cache", "upstreams")
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredUpstreams:
-    """What is known about the upstreams before any plugin is known."""
+    """The upstreams of the configuration, before any plugin is known."""
 
     base: Foundation
     grants: GrantStore
@@ -64,12 +64,12 @@ class ConfiguredUpstreams:
     def build(self, inventories: Inventories, reach: EffectiveScopes, sandboxes: SandboxSource) -> UpstreamsOnDemand:
         """Create `tavern.upstreams` and the executors of all kinds that are configured or may name an endpoint."""
         tables = inventories.specs.lifecycle.tables
-        connected = UpstreamsOnDemand(partial(self._connected, inventories, reach, sandboxes))
+        connected = UpstreamsOnDemand(partial(self._build_parts, inventories, reach, sandboxes))
         kinds = ENDPOINT_KINDS.union(entry.config.kind for entry in self.entries.values())
         tables.contributions.add_all(OWNER, {"executors": dict.fromkeys(kinds, connected)}, source="builtin")
         return connected
 
-    def _connected(
+    def _build_parts(
         self, inventories: Inventories, reach: EffectiveScopes, sandboxes: SandboxSource
     ) -> tuple[Upstreams, Executor]:
         from tavern_core.upstreams.connections import UpstreamConnections

@@ -107,7 +107,7 @@ def entry_of_words(kind: str, words: Sequence[str], name: str = "") -> NewUpstre
         if UpstreamConfig.model_construct(command=tuple(words)).needs_full_trust:
             entry["trusted"] = True
     notes = ["it runs outside of the sandbox, with your rights"] if entry.get("trusted") else []
-    return _checked(
+    return _validated(
         NewUpstreamEntry(_name(name) if name else _name_of(words, kind), entry, (*_open_secrets(entry), *notes))
     )
 
@@ -149,7 +149,9 @@ def _servers_of(text: str, file: str) -> list[tuple[str, Any, str]]:
         servers = data["mcp"].get("servers")
     places = [("", servers)]
     if isinstance(projects := data.get("projects"), dict):  # as in Claude Code
-        places += ((path, own.get("mcpServers")) for path, own in projects.items() if isinstance(own, dict))
+        places += (
+            (path, settings.get("mcpServers")) for path, settings in projects.items() if isinstance(settings, dict)
+        )
     found: dict[tuple[str, str], tuple[str, Any, str]] = {}
     for folder, listed in places:
         for name, server in listed.items() if isinstance(listed, dict) else ():
@@ -179,14 +181,14 @@ def entries_of_json(
     taken = dict(known or {})
     # The others get the names that remain.
     for name, server, folder in sorted(servers, key=lambda item: not _is_name(item[0])):
-        there = f"{name} of {folder}" if folder else name
+        label = f"{name} of {folder}" if folder else name
         try:
-            new = _checked(_entry_of(name, server, taken, folder))
+            new = _validated(_entry_of(name, server, taken, folder))
         except ConfigInvalid as error:
-            left_out[there] = error.message
+            left_out[label] = error.message
             continue
         if new.name in taken:
-            left_out[there] = f"there is an upstream {new.name!r} already"
+            left_out[label] = f"there is an upstream {new.name!r} already"
         else:
             found[new.name] = new
             taken[new.name] = new.entry
@@ -231,14 +233,14 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> 
     if not isinstance(server, Mapping):
         raise ConfigInvalid("it is not an object")
     notes: list[str] = []
-    own = _name_of_server(name, server, taken)
-    prefix = own.upper().replace("-", "_")
+    entry_name = _name_of_server(name, server, taken)
+    prefix = entry_name.upper().replace("-", "_")
     if (url := _url(server)) is not None:
         entry: dict[str, Any] = {"kind": "mcp", "url": url}
         if headers := dict(_values(server.get("headers"), prefix, notes)):
             entry["headers"] = headers
     elif isinstance(server.get("command"), str):
-        entry = {**entry_of_words("mcp", words := _command(server), own).entry}
+        entry = {**entry_of_words("mcp", words := _command(server), entry_name).entry}
         if words[0] != server["command"]:
             notes.append(
                 f"it is started through {server['command']!r:.80} there, a program of Windows: the command after /c is used"
@@ -259,7 +261,7 @@ def _entry_of(name: str, server: Any, taken: Mapping[str, Any], folder: str) -> 
         notes.append("it runs outside of the sandbox, with your rights")
     if server.get("disabled") is True:
         notes.append("it is switched off there; nothing uses it here either until you grant it")
-    return NewUpstreamEntry(own, entry, tuple(notes))
+    return NewUpstreamEntry(entry_name, entry, tuple(notes))
 
 
 def _open_secrets(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -299,10 +301,10 @@ def _name_of_server(name: str, server: Mapping[str, Any], taken: Mapping[str, An
         return _name(name)
     url = _url(server)
     words = [url] if url is not None else _command(server)
-    made, target = _name_of(words), {"command": words} if url is None else {"url": url}
-    if made not in taken or (isinstance(other := taken[made], Mapping) and target.items() <= other.items()):
-        return made
-    return f"{made}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
+    own_name, target = _name_of(words), {"command": words} if url is None else {"url": url}
+    if own_name not in taken or (isinstance(other := taken[own_name], Mapping) and target.items() <= other.items()):
+        return own_name
+    return f"{own_name}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
 
 
 def _is_name(written: str) -> bool:
@@ -355,7 +357,7 @@ def _may_be_secret(name: str, text: str) -> bool:
     )
 
 
-def _checked(new: NewUpstreamEntry) -> NewUpstreamEntry:
+def _validated(new: NewUpstreamEntry) -> NewUpstreamEntry:
     try:
         UpstreamConfig.model_validate(new.entry)
     except ValidationError as error:
@@ -375,8 +377,8 @@ def _name_of(words: Sequence[str], kind: str = "") -> str:
         if kind and (host.lower() == "localhost" or host.startswith("[") or not any(map(str.isalpha, host))):
             return _name(kind)
         return _name(next((part for part in host.split(".") if part not in ("mcp", "www", "api")), host))
-    chosen = [word for word in words if not word.startswith("-") and word not in INSTALLERS] or list(words[:1])
-    word = next((word for word in chosen if "mcp" in word or "server" in word), chosen[0] if chosen else "")
+    candidates = [word for word in words if not word.startswith("-") and word not in INSTALLERS] or list(words[:1])
+    word = next((word for word in candidates if "mcp" in word or "server" in word), candidates[0] if candidates else "")
     return _name(Path(word.rpartition("/")[2] or word).stem.split("@")[0])
 
 

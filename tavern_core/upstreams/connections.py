@@ -1,4 +1,4 @@
-"""The connections of one host to its upstreams: which session serves which caller, and on which loop."""
+"""The connections of one host to its upstreams: they choose the session and the loop for each caller."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class UpstreamConnections:
                 )
 
             async def connect() -> Connection:
-                return await self._opened(entry, credential, await self.adapter(entry))
+                return await self._open(entry, credential, await self.adapter(entry))
 
             is_listed = not isinstance(entry, ToolEndpoint)
             opened = UpstreamSession(entry.name, connect, entry.config.close_after_ms / 1000, is_listed=is_listed)
@@ -114,7 +114,7 @@ class UpstreamConnections:
                 side="plugin",
             )
 
-    def _know(self, entry: UpstreamSystem) -> None:
+    def _register(self, entry: UpstreamSystem) -> None:
         """Register an endpoint that is called. Runs on the host's loop."""
         if isinstance(entry, ToolEndpoint):
             if entry.name not in self._entries:
@@ -134,10 +134,10 @@ class UpstreamConnections:
         for _, name, key in unused[:-MAX_UNUSED]:
             closed.append(self._sessions[name].pop(key))
             if not self._sessions[name]:
-                for known in (self._sessions, self._entries, self._granted_states, self._fitting, self.secrets):
-                    known.pop(name, None)
+                for table in (self._sessions, self._entries, self._granted_states, self._fitting, self.secrets):
+                    table.pop(name, None)
         if closed:
-            asyncio.run_coroutine_threadsafe(_closed(closed), self._base.portal.loop())
+            asyncio.run_coroutine_threadsafe(_close_all(closed), self._base.portal.loop())
 
     def state(self, entry: UpstreamSystem) -> ConnectionState:
         """The state of the connection for calls of the host itself."""
@@ -158,10 +158,10 @@ class UpstreamConnections:
         Raises:
             CallError: the error of the upstream, or why it cannot be used.
         """
-        self._need(entry)
+        self._check_granted(entry)
         local = self._in_process.get(entry.name)
-        if local is not None and (held := local.get(credential_of(entry, context))) is not None:
-            opener, connection = held
+        if local is not None and (opened := local.get(credential_of(entry, context))) is not None:
+            opener, connection = opened
             if opener is self._lifecycle.tables.contributions.get("adapters", entry.config.kind):
                 return await work(connection)
         adapter = await self.adapter(entry)
@@ -169,7 +169,7 @@ class UpstreamConnections:
             return await work(await self._local(entry, adapter, credential_of(entry, context)))
 
         async def used() -> T:  # on the host's loop, so that the session cannot be closed before it is used
-            self._know(entry)
+            self._register(entry)
             return await self.session(entry, context).use(work)
 
         return await self.on_loop(used())
@@ -244,7 +244,7 @@ class UpstreamConnections:
 
     async def log_in(self, entry: UpstreamSystem, show: Callable[[str], None]) -> None:
         """Let a person log in, if the kind supports that; open connections are closed, so that new ones use it."""
-        self._need(entry)
+        self._check_granted(entry)
         adapter = await self.adapter(entry)
         if isinstance(adapter, LogsIn):
             with self.errors_masked(entry):
@@ -255,10 +255,10 @@ class UpstreamConnections:
         """Close the connections to these upstreams; without names: to all, permanently."""
         self._are_closed = self._are_closed or not names
         chosen = names or tuple({*self._sessions, *self._in_process})
-        local = [one for name in chosen for _, one in self._in_process.pop(name, {}).values()]
+        local = [connection for name in chosen for _, connection in self._in_process.pop(name, {}).values()]
         sessions = [s for name in chosen for s in self._sessions.pop(name, {}).values()]
         if sessions:
-            await self.on_loop(_closed(sessions))
+            await self.on_loop(_close_all(sessions))
         for connection in local:
             await _without_error(connection)
 
@@ -311,7 +311,7 @@ class UpstreamConnections:
         return self._misconfigured(entry, ".kind", f"there is no adapter of kind {kind!r}", hint)
 
     def _check_target(self, entry: UpstreamSystem, adapter: Adapter) -> None:
-        """Raises UpstreamError: the adapter does not accept the entry's target (UPSTREAM_ERROR)."""
+        """Raise UpstreamError if the adapter does not accept the entry's target (UPSTREAM_ERROR)."""
         named = next((key for key in _TARGETS if getattr(entry.config, key) is not None), "")
         try:
             targets = frozenset(adapter.targets)
@@ -338,8 +338,8 @@ class UpstreamConnections:
             return entry.permissions or ("?",)
         return tuple(permission for permission in entry.permissions if not record.may(permission))
 
-    def _need(self, entry: UpstreamSystem) -> None:
-        """Raises PolicyDenied: the upstream is disabled, or a required grant is missing (POLICY_DENIED)."""
+    def _check_granted(self, entry: UpstreamSystem) -> None:
+        """Raise PolicyDenied if the upstream is disabled, or a required grant is missing (POLICY_DENIED)."""
         record = self._lifecycle.records.get(entry.plugin)
         now = None if record is None else (record, record.condition, record.candidate)
         if now is not None and self._granted_states.get(entry.name) == now:
@@ -379,23 +379,23 @@ class UpstreamConnections:
             return UpstreamFacility(entry, adapter.settings, credential, self._granted, self.secrets[entry.name])
 
     async def _local(self, entry: UpstreamSystem, adapter: Adapter, credential: str) -> Connection:
-        held = self._in_process.get(entry.name, {}).get(credential)
-        if held is not None and held[0] is not adapter:  # opened by code that has been replaced
+        cached = self._in_process.get(entry.name, {}).get(credential)
+        if cached is not None and cached[0] is not adapter:  # opened by code that has been replaced
             await self.close(entry.name)
-            held = None
-        if held is None:
+            cached = None
+        if cached is None:
             try:
-                opened = await self._opened(entry, credential, adapter)
+                opened = await self._open(entry, credential, adapter)
             except (TavernError, asyncio.CancelledError):
                 raise
             except BaseException as error:
                 raise _failed(entry, error) from error
-            held = self._in_process.setdefault(entry.name, {}).setdefault(credential, (adapter, opened))
-            if held[1] is not opened:  # another first call was faster
+            cached = self._in_process.setdefault(entry.name, {}).setdefault(credential, (adapter, opened))
+            if cached[1] is not opened:  # another first call was faster
                 await _without_error(opened)
-        return held[1]
+        return cached[1]
 
-    async def _opened(self, entry: UpstreamSystem, credential: str, adapter: Adapter) -> Connection:
+    async def _open(self, entry: UpstreamSystem, credential: str, adapter: Adapter) -> Connection:
         closed = ConnectionLost(f"{entry.name} is not connected to: the host is being closed", outcome="none")
         if self._are_closed:
             raise closed
@@ -441,7 +441,7 @@ async def _without_error(connection: Connection) -> None:
         await connection.close()
 
 
-async def _closed(sessions: list[UpstreamSession]) -> None:
+async def _close_all(sessions: list[UpstreamSession]) -> None:
     await asyncio.gather(*(session.close() for session in sessions))
 
 

@@ -64,9 +64,9 @@ class DocumentReads:
         check_caller(context)
         caller, began = context or self.specs.default, time.monotonic()
         shown = self.specs.base.known_secrets.mask_text(name[:_LONGEST_NAME])
-        about = caller.to_json()
+        caller_json = caller.to_json()
         read = {"upstream": entry.name, "what": kind, "name": shown}
-        data = {**read, **{key: about[key] for key in _ABOUT if about[key]}}
+        data = {**read, **{key: caller_json[key] for key in _ABOUT if caller_json[key]}}
         try:
             _check_name(kind, name)
             await self._admit(entry, name, caller, is_host=context is None)
@@ -91,21 +91,21 @@ class DocumentReads:
         return self.specs.base.recorder.demanded(UPSTREAM_READ, timed, entry.plugin)
 
     async def _admit(self, entry: UpstreamEntry, name: str, caller: CallContext, *, is_host: bool) -> None:
-        """Raises PolicyDenied: lists, profile or permissions do not allow the caller this read (POLICY_DENIED)."""
-        what, inventory = f"{entry.plugin}:{name}", None
+        """Raise PolicyDenied if lists, profile or permissions do not allow the caller this read (POLICY_DENIED)."""
+        document, inventory = f"{entry.plugin}:{name}", None
         if caller.profile is not None:
             await self.listings.find(entry.plugin)  # the profile may name tools of an upstream that was never listed
             try:
                 inventory = await self.inventories.resolved(caller.profile)
             except TavernError as error:
-                text = f"{what} was refused: {error.message}"
+                text = f"{document} was refused: {error.message}"
                 raise PolicyDenied(text, hint=error.hint, profile=caller.profile) from error
-        access = replace(self.specs.policy().for_tool(what), is_listed=False)
+        access = replace(self.specs.policy().for_tool(document), is_listed=False)
         if not (verdict := access.verdict(caller, inventory)):
-            raise PolicyDenied(f"{what} was refused: {verdict.reason}", hint=verdict.fix, rule=verdict.rule)
+            raise PolicyDenied(f"{document} was refused: {verdict.reason}", hint=verdict.fix, rule=verdict.rule)
         if inventory is not None and all(split_id(tool)[0] != entry.plugin for tool in inventory.tools):
             raise PolicyDenied(
-                f"{what} was refused: the agent profile {inventory.name!r} lists no tool of {entry.name}",
+                f"{document} was refused: the agent profile {inventory.name!r} lists no tool of {entry.name}",
                 hint=f"add a tool of {entry.name} to tool_ids_inventory of the profile {inventory.name!r}",
                 rule=f"profile:{inventory.name}",
             )
@@ -120,10 +120,10 @@ class DocumentReads:
 
 
 def _check_name(kind: DocumentKind, name: str) -> None:
-    """Raises UsageError: a server would read the name differently than lists do, such as without blanks (USAGE)."""
+    """Raise UsageError if a server would read the name differently than lists do, such as without blanks (USAGE)."""
     if not name or not name.isprintable() or name != name.strip():
-        what = "address of a resource" if kind == "resource" else "name of a prompt"
+        kind_text = "address of a resource" if kind == "resource" else "name of a prompt"
         raise UsageError(
-            f"{name!r:.200} is not the {what}",
+            f"{name!r:.200} is not the {kind_text}",
             hint="write text without control characters, and without blanks around it",
         )

@@ -33,9 +33,9 @@ class UpstreamExecutor:
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         if tool.calls_endpoint:
-            own = ToolEndpoint(tool)
-            self.connections.check_endpoint(own)
-            return self._bound(own, own.tool, tool)
+            endpoint = ToolEndpoint(tool)
+            self.connections.check_endpoint(endpoint)
+            return self._bound(endpoint, endpoint.tool, tool)
         if not {"upstream", "tool"} <= tool.implementation.keys():
             raise ToolFileInvalid(f"tool {tool.name} belongs to no upstream", hint="write an entry `upstreams:` for it")
         upstream, name = str(tool.implementation["upstream"]), str(tool.implementation["tool"])
@@ -45,20 +45,20 @@ class UpstreamExecutor:
                 f"tool {tool.name} is of {tool.plugin}, and not of upstream {upstream}",
                 hint=f"call {entry.plugin}:{local_name(name)}",
             )
-        if (known := entry.tools().get(name)) is None:
+        if (upstream_tool := entry.tools().get(name)) is None:
             raise ToolNotFound(
                 f"{tool.id} is no longer a tool of {upstream}", hint=f"tavern upstreams refresh {upstream}"
             )
-        self.quarantine.check(entry, known)
-        return self._bound(entry, known, tool)
+        self.quarantine.check(entry, upstream_tool)
+        return self._bound(entry, upstream_tool, tool)
 
-    def _bound(self, entry: UpstreamSystem, known: UpstreamTool, tool: ToolSpec) -> BoundTool:
+    def _bound(self, entry: UpstreamSystem, upstream_tool: UpstreamTool, tool: ToolSpec) -> BoundTool:
         connections, threads, owner = self.connections, self.threads, (tool.plugin, tool.id)
 
         def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Awaitable[Any]:
             assert call is not None  # wants_call
             facility = CallFacility(call, threads, owner, connections.secrets[entry.name])
-            return _invoked(connections, entry, known, arguments, facility)
+            return _invoked(connections, entry, upstream_tool, arguments, facility)
 
         # Cancelling a call ends its work, except for adapters in this process, which may continue in a thread.
         stoppable = entry.config.package is None
@@ -73,7 +73,7 @@ def _invoked(
     call: UpstreamCall,
 ) -> Awaitable[Any]:
     """Make a call that has passed the pipeline; see `contract.adapters.Connection.invoke`."""
-    own = connections.secrets[entry.name]
+    secrets = connections.secrets[entry.name]
 
     async def invoked(connection: Connection) -> Any:
         try:
@@ -83,6 +83,6 @@ def _invoked(
             if threading.current_thread() is threading.main_thread():  # only the main thread sees Ctrl-C
                 raise
             raise UpstreamError(f"{tool.name} failed: {with_type(error)}", outcome="unknown") from error
-        return without_secrets(answer, own.renewed) if own.renewed else answer
+        return without_secrets(answer, secrets.renewed) if secrets.renewed else answer
 
     return connections.use(entry, call.call.context, invoked)

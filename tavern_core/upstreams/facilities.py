@@ -41,12 +41,12 @@ _MOST_SECRETS: Final = 32
 """Secrets in one text that an adapter stores."""
 _LONGEST_SECRET: Final = 16_000
 LOCK_S: Final = 60.0
-"""How long an adapter waits for another process of this home that works with the same credential."""
+"""Seconds that an adapter waits for another process of this home that works with the same credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamGrants:
-    """What upstreams may use of this host; read again for each connection."""
+    """The grants of upstreams, secrets included; read again for each connection."""
 
     specs: ToolSpecs
     reach: EffectiveScopes
@@ -58,9 +58,9 @@ class UpstreamGrants:
 
     def rights(self, record: PluginRecord) -> Rights:
         """The rights of a plugin's upstream."""
-        own = self.specs.rights(record, ToolSpec(record.name))
+        rights = self.specs.rights(record, ToolSpec(record.name))
         scopes, places = tuple(self.reach.scopes(record).items()), tuple(self.reach.places(record).items())
-        return replace(own, scopes=scopes, places=places)
+        return replace(rights, scopes=scopes, places=places)
 
     def secret(self, name: str, reference: Any) -> str:
         """The text behind a reference; None as the reference: the secret `name` of tavern.yaml. Raises CallError."""
@@ -118,20 +118,20 @@ class UpstreamFacility:
 
     def _resolved(self, schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, str], dict[str, str]]:
         """Settings, headers and environment variables, validated, with resolved references."""
-        known = self._config.credentials.get(self._credential)
-        own = {} if known is None else known.model_dump(mode="json")
+        credentials = self._config.credentials.get(self._credential)
+        overrides = {} if credentials is None else credentials.model_dump(mode="json")
         written = self._config.model_dump(mode="json", include={"settings", "headers", "environment"})
         for key in ("settings", "headers", "environment"):
-            written[key] = {**written[key], **own.get(key, {})}
+            written[key] = {**written[key], **overrides.get(key, {})}
         place = f"upstreams.{self.name}"
-        given = self._followed(written["settings"], f"{place}.settings")
-        settings = _checked(given, schema, f"{place}.settings")
-        followed = self._followed(written["headers"], f"{place}.headers")
+        settings_given = self._resolve(written["settings"], f"{place}.settings")
+        settings = _checked(settings_given, schema, f"{place}.settings")
+        followed = self._resolve(written["headers"], f"{place}.headers")
         headers = {name: _header(str(value), f"{place}.headers.{name}") for name, value in followed.items()}
-        environment = self._followed(written["environment"], f"{place}.environment")
+        environment = self._resolve(written["environment"], f"{place}.environment")
         marked = compile_marked(schema)
         in_plain_text = [
-            *named_secrets([given, followed, environment]),
+            *named_secrets([settings_given, followed, environment]),
             *(marked(settings) if marked is not None else ()),
             *_of_cookies(headers),
         ]
@@ -144,7 +144,7 @@ class UpstreamFacility:
 
         if not self.url:
             raise ToolFailed(f"{self.name} has no url in tavern.yaml, so nothing can be fetched from it")
-        certificate = self._followed(self._config.certificate, f"upstreams.{self.name}.certificate")
+        certificate = self._resolve(self._config.certificate, f"upstreams.{self.name}.certificate")
         origin, is_own = origin_entry(url or self.url), not url or origin_entry(url) == origin_entry(self.url)
         if not is_own and origin not in map(origin_entry, self._config.origins):
             raise PolicyDenied(
@@ -173,14 +173,14 @@ class UpstreamFacility:
 
     def load(self, name: str) -> str | None:
         try:
-            text = self._kept(name).read_text("utf-8")
+            text = self._path_of(name).read_text("utf-8")
         except (OSError, UnicodeDecodeError):
             return None
         self._remember(name, text)
         return text
 
     def save(self, name: str, text: str | None) -> None:
-        path = self._kept(name)
+        path = self._path_of(name)
         make_private_folder(path.parent)
         if text is None:
             path.unlink(missing_ok=True)
@@ -200,23 +200,23 @@ class UpstreamFacility:
         self._known.renew(owner, *filter(_TOKEN.fullmatch, found))
 
     def lock(self, name: str) -> AbstractAsyncContextManager[None]:
-        return locked_async(self._kept(name), LOCK_S)
+        return locked_async(self._path_of(name), LOCK_S)
 
-    def _kept(self, name: str) -> Path:
+    def _path_of(self, name: str) -> Path:
         from tavern_core.upstreams.listing_cache import digest
 
         return self._store / digest([self._credential, name]).removeprefix("sha256:")
 
-    def _followed(self, value: Any, place: str) -> Any:
+    def _resolve(self, value: Any, place: str) -> Any:
         if isinstance(value, Mapping):
             if is_operators_reference(value):
-                return self._referred(next(iter(value)), value, place)
-            return {key: self._followed(item, f"{place}.{key}") for key, item in value.items()}
+                return self._secret_of(next(iter(value)), value, place)
+            return {key: self._resolve(item, f"{place}.{key}") for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self._followed(item, f"{place}.{index}") for index, item in enumerate(value)]
+            return [self._resolve(item, f"{place}.{index}") for index, item in enumerate(value)]
         return value
 
-    def _referred(self, kind: str, reference: Mapping[str, Any], place: str) -> str:
+    def _secret_of(self, kind: str, reference: Mapping[str, Any], place: str) -> str:
         named = (str(reference[kind]), None) if kind == SECRET else (place, reference)
         found = self._granted.secret(*named)
         self._secrets.add(found)
@@ -226,13 +226,13 @@ class UpstreamFacility:
 def _secrets_of(text: str) -> Iterator[str]:
     """The secret parts of a text that an adapter stores: values of a JSON object with secret names; or all of it."""
     try:
-        kept = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
-        kept = text
-    if not isinstance(kept, dict | list):
-        yield kept if isinstance(kept, str) else text
+        content = text
+    if not isinstance(content, dict | list):
+        yield content if isinstance(content, str) else text
         return
-    waiting: list[tuple[Any, bool]] = [(kept, False)]
+    waiting: list[tuple[Any, bool]] = [(content, False)]
     while waiting:
         value, is_secret = waiting.pop()
         if isinstance(value, dict):
@@ -325,10 +325,10 @@ class CallFacility:
             )
 
     async def ask(self, message: str, schema: Mapping[str, Any], name: str = "answer") -> Mapping[str, Any] | None:
-        asked = self.context.ask(message, schema, key=name)
+        question = self.context.ask(message, schema, key=name)
         if asyncio.get_running_loop() is self._loop:
-            return await asked
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+            return await question
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, Any]:
         return in_thread(self._threads, with_interrupts_as_failures, (function, *args), None, self._owner)

@@ -80,7 +80,7 @@ def client(
         from tavern_core.upstreams.origin_transport import OriginTransport
     except ImportError:
         raise not_installed("upstreams with a url need httpx2", "http") from None
-    target = _granted(url, scope)
+    target = _granted_target(url, scope)
 
     async def addresses() -> list[Address]:
         return await _addresses(target, scope, resolve)
@@ -100,7 +100,7 @@ def client(
     )
 
 
-def _granted(url: str, scope: Scope) -> Target:
+def _granted_target(url: str, scope: Scope) -> Target:
     try:
         target = read_url(url)
     except BadUrl as error:
@@ -142,27 +142,27 @@ def _tls(target: Target, certificate: Any) -> ssl.SSLContext:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     import httpx2
 
-    given = certificate if isinstance(certificate, Mapping) else {}
-    if unknown := sorted(set(given) - {"cert", "key", "ca"}):
+    parts = certificate if isinstance(certificate, Mapping) else {}
+    if unknown := sorted(set(parts) - {"cert", "key", "ca"}):
         raise SettingsInvalid(f"certificate.{unknown[0]} is not known", hint="use cert, key and ca")
-    for name, text in given.items():
+    for name, text in parts.items():
         if not isinstance(text, str) or _PEM not in text:
             raise SettingsInvalid(
                 f"certificate.{name} is not PEM text", hint=f"write {name}: {{$file: path of a .pem}}"
             )
     try:
-        if "ca" in given:
-            context = ssl.create_default_context(cadata=given["ca"])
+        if "ca" in parts:
+            context = ssl.create_default_context(cadata=parts["ca"])
         else:
             context = httpx2.create_ssl_context(trust_env=False)
-        if "cert" in given:
-            _show(context, given["cert"], given.get("key", ""))
+        if "cert" in parts:
+            _load_client_certificate(context, parts["cert"], parts.get("key", ""))
     except (ssl.SSLError, OSError, ValueError) as error:
         raise SettingsInvalid(f"the certificate cannot be used: {error}", hint="see that key and cert fit") from None
     return context
 
 
-def _show(context: ssl.SSLContext, cert: str, key: str) -> None:
+def _load_client_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
     """Load a client certificate. OpenSSL only reads files, so it is in a private file for a moment."""
     with tempfile.TemporaryDirectory(prefix="tavern-") as folder:
         path = Path(folder) / "client.pem"
@@ -172,5 +172,5 @@ def _show(context: ssl.SSLContext, cert: str, key: str) -> None:
 
 
 def _no_passphrase() -> str:
-    """OpenSSL would ask for it on the terminal, and wait."""
+    """Raise an error, because OpenSSL would ask for a passphrase on the terminal, and wait."""
     raise ValueError("the key needs a passphrase; store it without one")

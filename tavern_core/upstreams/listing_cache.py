@@ -39,7 +39,7 @@ _LINE: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class ListingIndexEntry:
-    """One line of the index."""
+    """A line of the index."""
 
     fingerprint: str
     """The fingerprint of the entry in tavern.yaml; the listing is only valid for this entry."""
@@ -88,7 +88,7 @@ class UpstreamHealth:
 
     @classmethod
     def from_json(cls, data: Any) -> UpstreamHealth | None:
-        """One row of the file; None: invalid data."""
+        """Read a row of the file; None: invalid data."""
         try:
             fingerprint, at, latency, error = data
             if not math.isfinite(at) or not math.isfinite(latency or 0.0):

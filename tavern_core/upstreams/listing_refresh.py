@@ -118,10 +118,10 @@ class ListingRefresh:
         at, found = self._reported.get(entry.name, (None, ()))
         if at != listed.at:
             # Otherwise each process would read all definitions.
-            fresh = entry.unchecked() if listed.has_unchecked else ()
-            if fresh != found:
+            current = entry.unchecked() if listed.has_unchecked else ()
+            if current != found:
                 diagnostics.withdraw("PATTERN_UNCHECKED", upstream=entry.name)
-            found = fresh
+            found = current
             self._reported[entry.name] = listed.at, found
         if found and not diagnostics.has("PATTERN_UNCHECKED", upstream=entry.name):
             for one in found:
@@ -171,16 +171,18 @@ class ListingRefresh:
     async def close(self) -> None:
         """Finish listings in the background: a short command may be the only one to ask. Runs on the host's loop."""
         running: list[tuple[str, asyncio.Future[None]]] = [(task.get_name(), task) for task in self._tasks]
-        running += [(name, asyncio.wrap_future(one)) for name, one in self._under_way.items() if not one.done()]
-        awaited = [(name, one) for name, one in running if not self._was_ill(name)]
+        running += [
+            (name, asyncio.wrap_future(future)) for name, future in self._under_way.items() if not future.done()
+        ]
+        awaited = [(name, future) for name, future in running if not self._had_failed(name)]
         if awaited:
-            await asyncio.wait([one for _, one in awaited], timeout=CLOSING_S)
-        for name in {name for name, one in awaited if not one.done()}:
+            await asyncio.wait([future for _, future in awaited], timeout=CLOSING_S)
+        for name in {name for name, future in awaited if not future.done()}:
             await self.note_health(self._entries[name], UpstreamError(_LATE))
-        for _, one in running:
-            one.cancel()
+        for _, future in running:
+            future.cancel()
         if running:
-            await asyncio.wait([one for _, one in running])
+            await asyncio.wait([future for _, future in running])
 
     def forget_lateness(self, entry: UpstreamEntry) -> None:
         """Ignore an unfinished later listing, because the operator has accepted the known one."""
@@ -188,7 +190,7 @@ class ListingRefresh:
         if health is not None and health.error == _LATE:
             self._cache.note_health(entry.name, replace(health, error=""))
 
-    def _was_ill(self, name: str) -> bool:
+    def _had_failed(self, name: str) -> bool:
         health = self._cache.health(name)
         return health is not None and health.fingerprint == self._entries[name].fingerprint and bool(health.error)
 
@@ -216,11 +218,11 @@ class ListingRefresh:
         """List an upstream in the background, unless that is in progress."""
         with self._beginning:
             if not self._is_under_way(entry):
-                listing = asyncio.run_coroutine_threadsafe(self._quietly(entry), self._base.portal.loop())
+                listing = asyncio.run_coroutine_threadsafe(self._refresh_quietly(entry), self._base.portal.loop())
                 self._under_way[entry.name] = listing
             return self._under_way[entry.name]
 
-    async def _quietly(self, entry: UpstreamEntry) -> None:
+    async def _refresh_quietly(self, entry: UpstreamEntry) -> None:
         with suppress(TavernError):  # the status gives the reason
             await self.refresh(entry)
 
@@ -234,7 +236,7 @@ class ListingRefresh:
     async def _list_change(self, entry: UpstreamEntry) -> None:
         await asyncio.sleep(max(0.0, self._listed_at.get(entry.name, 0.0) + PAUSE_S - time.monotonic()))
         if entry.name in self._changes:  # no later listing contains the change
-            await self._quietly(entry)
+            await self._refresh_quietly(entry)
 
     def _is_due(self, entry: UpstreamEntry, now: float) -> bool:
         if time.monotonic() < self._not_before.get(entry.name, 0.0) or self._connections.missing(entry):
@@ -272,39 +274,39 @@ class ListingRefresh:
             self._cache.store(entry.name, replace(known, at=now), entry.definitions)
             return ToolsDiff()
         listing = well_formed(listing)
-        own = self._connections.secrets[entry.name]
-        mask = secret_redactor(self._base.known_secrets.values | own.values)
-        tools, left_out = sound(listing, entry.config, Masks(mask, own.mask_text if own.values else str))
+        secrets = self._connections.secrets[entry.name]
+        mask = secret_redactor(self._base.known_secrets.values | secrets.values)
+        tools, left_out = sound(listing, entry.config, Masks(mask, secrets.mask_text if secrets.values else str))
         reviewed = self._quarantine.reviewed(entry)
         unchecked = unchecked_patterns(tools)
         listed = ListingIndexEntry(entry.fingerprint, now, listing.ttl_ms, listing.etag, tuple(tools), bool(unchecked))
         left_out = {mask(name): mask(why) for name, why in left_out.items()}
-        kept = UpstreamDefinitions(
+        definitions = UpstreamDefinitions(
             tools, left_out, mask(listing.description), mask(listing.version), reviewed, unchecked
         )
         if not entry.is_listed:
             self._first.add(entry.name)
         try:
-            return self._registered(entry, listed, kept, before)
+            return self._register(entry, listed, definitions, before)
         finally:
             self._first.discard(entry.name)
 
-    def _registered(
+    def _register(
         self,
         entry: UpstreamEntry,
         listed: ListingIndexEntry,
-        kept: UpstreamDefinitions,
+        definitions: UpstreamDefinitions,
         before: Mapping[str, UpstreamTool],
     ) -> ToolsDiff:
-        is_same = before == kept.tools and entry.definitions.version == kept.version
-        self._cache.store(entry.name, listed, kept)
+        is_same = before == definitions.tools and entry.definitions.version == definitions.version
+        self._cache.store(entry.name, listed, definitions)
         self._quarantine.first_seen(entry)
         self._report(entry)
-        for what, hint in unknown_overrides(entry.name, entry.config, kept).items():
-            self._base.diagnostics.add("CONFIG_INVALID", what, plugin=entry.plugin, hint=hint)
+        for problem, hint in unknown_overrides(entry.name, entry.config, definitions).items():
+            self._base.diagnostics.add("CONFIG_INVALID", problem, plugin=entry.plugin, hint=hint)
         if not is_same:  # even if no reviewer would see a change: calls are bound to data of the adapter
             self._lifecycle.tools_changed(entry.plugin, entry.candidate())
-        if diff := _diff(before, kept.tools):
+        if diff := _diff(before, definitions.tools):
             ids = {key: [f"{entry.plugin}:{local_name(n)}" for n in names] for key, names in diff.to_json().items()}
             self._base.recorder.note(TOOLS_CHANGED, {"upstream": entry.name, **ids}, plugin=entry.plugin)
         return diff

@@ -24,13 +24,13 @@ class LoopTask(Generic[T]):
         loop: the loop of the host.
     """
 
-    __slots__ = ("_answers", "_errors", "_is_given_up", "_loop", "_ours", "_task", "_waiter", "_work")
+    __slots__ = ("_answers", "_caller_loop", "_errors", "_is_given_up", "_loop", "_task", "_waiter", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
         self._work = work
         self._loop = loop
-        self._ours = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] = self._ours.create_future()
+        self._caller_loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] = self._caller_loop.create_future()
         self._task: asyncio.Task[None] | None = None
         self._answers: list[T] = []
         self._errors: list[BaseException] = []
@@ -39,22 +39,22 @@ class LoopTask(Generic[T]):
 
     async def answer(self) -> T:
         """Return the result of the work or raise its error; cancelling the caller cancels the work."""
-        if self._loop is self._ours:
+        if self._loop is self._caller_loop:
             self._begin()
         else:
             self._loop.call_soon_threadsafe(self._begin)
         try:
             await self._waiter
         except asyncio.CancelledError:  # a deadline is thrown into the coroutine, and does not reach the work by itself
-            await self._cancelled()
+            await self._give_up()
             raise
         if self._errors:
             raise self._errors[0]
         return self._answers[0]
 
-    async def _cancelled(self) -> None:
+    async def _give_up(self) -> None:
         self._is_given_up = True
-        if self._loop is self._ours:
+        if self._loop is self._caller_loop:
             self._cancel()
             if self._task is not None:
                 await asyncio.wait([self._task], timeout=CLOSE_S)  # it may have to stop something
@@ -93,11 +93,11 @@ class LoopTask(Generic[T]):
             self._wake()
 
     def _wake(self) -> None:
-        if self._loop is self._ours:
+        if self._loop is self._caller_loop:
             self._notify()
             return
         with suppress(RuntimeError):  # the caller's loop has been closed
-            self._ours.call_soon_threadsafe(self._notify)
+            self._caller_loop.call_soon_threadsafe(self._notify)
 
     def _notify(self) -> None:
         if not self._waiter.done():

@@ -60,7 +60,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self._check(request.url)
-        addresses = await self._known()
+        addresses = await self._resolved()
         try:
             response = await self._send(request, addresses)
         except (ssl.SSLError, httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
@@ -71,7 +71,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         if response.status_code == 101:
             return response
         try:
-            self._stay(request.url, response)
+            self._refuse_other_origin(request.url, response)
             return self._bounded(response)
         except BaseException:
             await response.aclose()
@@ -92,7 +92,7 @@ class OriginTransport(httpx2.AsyncBaseTransport):
     def _origin(self) -> tuple[str, str, int]:
         return self._target.scheme, self._target.host, self._target.port
 
-    async def _known(self) -> Sequence[Address]:
+    async def _resolved(self) -> Sequence[Address]:
         if self._addresses:
             return self._addresses
         async with self._asking:
@@ -131,56 +131,56 @@ class OriginTransport(httpx2.AsyncBaseTransport):
         With TLS 1.3 a server refuses a client certificate only after the handshake, and many close the connection
         silently.
         """
-        known = _tls_error(error)
-        reason = known.reason or "" if known is not None else ""
+        tls_error = _tls_error(error)
+        reason = tls_error.reason or "" if tls_error is not None else ""
         if reason == "CERTIFICATE_VERIFY_FAILED":
             return UpstreamError(
-                f"the certificate of {self._target} is not trusted: {getattr(known, 'verify_message', '')}",
+                f"the certificate of {self._target} is not trusted: {getattr(tls_error, 'verify_message', '')}",
                 hint="if its certification authority is your own, write `certificate: {ca: {$file: …}}` into an entry of `upstreams`",
                 outcome="none",
                 reason="certificate",
             )
-        _, is_alert, said = reason.partition("_ALERT_")
-        if any(part in said for part in _OF_CERTIFICATES):
-            what = "the client certificate" if self._has_certificate else "a connection without a client certificate"
+        _, is_alert, alert = reason.partition("_ALERT_")
+        if any(part in alert for part in _OF_CERTIFICATES):
+            refused = "the client certificate" if self._has_certificate else "a connection without a client certificate"
             return UpstreamError(
-                f"{self._target} does not accept {what}: {said.replace('_', ' ').lower()}",
+                f"{self._target} does not accept {refused}: {alert.replace('_', ' ').lower()}",
                 hint=_OTHER_CERTIFICATE if self._has_certificate else _SOME_CERTIFICATE,
                 outcome="none",
                 reason="certificate",
             )
         kind = type(error) if isinstance(error, httpx2.TransportError) else httpx2.ReadError
         text = str(error) or "the connection ended"
-        may_want_another = known is not None or not isinstance(error, httpx2.ConnectError)
+        may_want_another = tls_error is not None or not isinstance(error, httpx2.ConnectError)
         if not self._was_answered and not is_alert and may_want_another:
             text += " (a server that wants another client certificate may do that: see `certificate` of `upstreams`)"
         return kind(text)
 
     def _addressed(self, url: httpx2.URL, address: Address) -> httpx2.URL:
         """`url` with the address instead of the name. Cached: building one costs as much as a request."""
-        known = self._last
-        if known is None or known[0] != url or known[1] != address:
-            known = self._last = url, address, url.copy_with(host=str(address))
-        return known[2]
+        cached = self._last
+        if cached is None or cached[0] != url or cached[1] != address:
+            cached = self._last = url, address, url.copy_with(host=str(address))
+        return cached[2]
 
-    def _stay(self, url: httpx2.URL, response: httpx2.Response) -> None:
-        """Raises UpstreamError: the answer redirects to another origin."""
+    def _refuse_other_origin(self, url: httpx2.URL, response: httpx2.Response) -> None:
+        """Raise UpstreamError if the answer redirects to another origin."""
         location = response.headers.get("location", "")
         if response.status_code not in _REDIRECTS or not location:
             return
-        to = location[:8192]
+        redirect = location[:8192]
         try:
-            to = urljoin(str(url), to)
-            other = read_url(to)
-            same = (other.scheme, other.host, other.port) == self._origin
+            redirect = urljoin(str(url), redirect)
+            other = read_url(redirect)
+            is_same = (other.scheme, other.host, other.port) == self._origin
         except ValueError:
-            same = False
-        if not same:
+            is_same = False
+        if not is_same:
             raise UpstreamError(
-                f"{self._target} redirects to {_origin(to)}, which was not granted",
+                f"{self._target} redirects to {_origin(redirect)}, which was not granted",
                 hint="write the address it redirects to in place of this one, and grant it",
                 outcome="unknown",
-                redirectedTo=_origin(to),
+                redirectedTo=_origin(redirect),
             )
 
     def _bounded(self, response: httpx2.Response) -> httpx2.Response:

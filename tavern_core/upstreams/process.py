@@ -34,7 +34,7 @@ from tavern_core.model.environment_variables import for_programs, is_refused
 from tavern_core.schema.secret_scanning import redact_text
 
 START_S: Final = 20.0
-"""How long the guard may take to start a program."""
+"""Seconds that the guard may take to start a program."""
 _FOR_EVER_S: Final = 30_000_000.0
 """About a year: some systems accept no larger number in select."""
 _AT_ONCE: Final = 65_536
@@ -75,14 +75,14 @@ async def start_process(
         UpstreamError: there is no such program, or it cannot be run (UPSTREAM_ERROR).
         ConnectionLost: the server that starts programs cannot be reached (CONNECTION_LOST).
     """
-    program = _found(argv[0], env)
+    program = _program_path(argv[0], env)
     words = (program, *argv[1:])
     async with contextlib.AsyncExitStack() as opened:
         work = "" if trusted else _work_folder(sandbox, opened)
         policy, serve = "", None
         if not trusted:
-            named = [path for word in argv[1:] if (path := _existing(word, env.folder))]
-            policy = sandbox.policy(program, rights, readable=named, writable=[work]).to_json()
+            named_files = [path for word in argv[1:] if (path := _existing(word, env.folder))]
+            policy = sandbox.policy(program, rights, readable=named_files, writable=[work]).to_json()
             serve = await opened.enter_async_context(sandbox.gateway(rights, None))
         launch = ScriptLaunch(words, _environment(env, work), env.folder, None, _FOR_EVER_S, policy)
         child = sandbox.start(launch)
@@ -177,21 +177,21 @@ class RunningProcess:
 
     async def lines(self, most: int) -> AsyncIterator[bytes]:
         """See `Process.lines`. Raises ConnectionLost: it has ended (CONNECTION_LOST)."""
-        begun: list[bytes] = []
+        parts: list[bytes] = []
         size = 0
         while True:
             first, *further = (await self._read()).split(b"\n")
-            begun.append(first)
+            parts.append(first)
             size += len(first)
             if size > most:
                 raise OutputTooLarge(
                     f"{self._name} wrote a line of more than {most:,} bytes", outcome="unknown", limit=most
                 )
             if further:
-                yield b"".join(begun)
+                yield b"".join(parts)
                 for line in further[:-1]:
                     yield line
-                begun, size = [further[-1]], len(further[-1])
+                parts, size = [further[-1]], len(further[-1])
 
     @property
     def errors(self) -> str:
@@ -215,10 +215,10 @@ class RunningProcess:
 
     async def kill(self) -> None:
         """End it at once, with its whole process tree; then close its resources."""
-        self._let_go()
+        self._release()
         await self._opened.aclose()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
@@ -227,7 +227,7 @@ class RunningProcess:
         self._loop.remove_reader(self._child.stderr)
         self._loop.remove_reader(self._child.stdout)
         if self._arrived is not None:
-            _set(self._arrived)
+            _finish(self._arrived)
         self._child.send("kill")
         self._child.close()
 
@@ -261,12 +261,12 @@ class RunningProcess:
             self._is_reading = False
             self._loop.remove_reader(self._child.stdout)
         if self._arrived is not None:
-            _set(self._arrived)
+            _finish(self._arrived)
 
     async def _until_writable(self) -> None:
         """Wait until its stdin can be written to, or is closed."""
         self._writable = self._loop.create_future()
-        self._loop.add_writer(self._stdin, _set, self._writable)
+        self._loop.add_writer(self._stdin, _finish, self._writable)
         try:
             await self._writable
         finally:
@@ -277,7 +277,7 @@ class RunningProcess:
         if self._stdin >= 0:
             self._loop.remove_writer(self._stdin)
             if self._writable is not None:
-                _set(self._writable)
+                _finish(self._writable)
             self._child = self._child.without_stdin()
             self._stdin = -1
 
@@ -313,30 +313,30 @@ class RunningProcess:
         if ended.reason in ("lost", "untaken"):
             return ConnectionLost(f"{self._name} could not be started, or what watches it was killed", retryable=True)
         code = os.waitstatus_to_exitcode(ended.status) if ended.status >= 0 else None
-        how = (
+        end = (
             "closed its output"
             if code is None
             else f"ended with code {code}"
             if code >= 0
             else f"ended by {ending(code)}"
         )
-        said = self.errors.strip()
+        stderr = self.errors.strip()
         return ConnectionLost(
-            f"{self._name} {how}" + (f": {said[-_TAIL:]}" if said else ""), outcome="unknown", retryable=True
+            f"{self._name} {end}" + (f": {stderr[-_TAIL:]}" if stderr else ""), outcome="unknown", retryable=True
         )
 
 
-def _set(future: asyncio.Future[None]) -> None:
+def _finish(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
 
-def _found(program: str, env: ProcessEnvironment) -> str:
+def _program_path(program: str, env: ProcessEnvironment) -> str:
     if "/" in program:
-        found = str(Path(env.folder, program))
-        if not Path(found).is_file():
+        path = str(Path(env.folder, program))
+        if not Path(path).is_file():
             raise UpstreamError(f"there is no file {program!r:.200}", hint="correct its path in `command`")
-        if not os.access(found, os.X_OK):
+        if not os.access(path, os.X_OK):
             raise UpstreamError(f"the file {program!r:.200} may not be executed", hint="chmod +x makes it a program")
     else:
         places = (env.environment.get("PATH") or os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent))
@@ -344,8 +344,8 @@ def _found(program: str, env: ProcessEnvironment) -> str:
             raise UpstreamError(
                 f"{program!r:.200} is not an installed program", hint="install it, or name it by its path in `command`"
             )
-        found = which
-    return str(Path(found).absolute())
+        path = which
+    return str(Path(path).absolute())
 
 
 def _existing(word: str, folder: str) -> str:

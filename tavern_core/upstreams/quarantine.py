@@ -91,17 +91,21 @@ class UpstreamQuarantine:
         hashes = entry.hashes()
         chosen = hashes
         if tools is not None:
-            kept_so = {name: known for name, known in (self._reviewed(entry) or {}).items() if name not in tools}
-            chosen = {**kept_so, **{name: hashes[name] for name in tools if name in hashes}}
+            others = {
+                name: definitions for name, definitions in (self._reviewed(entry) or {}).items() if name not in tools
+            }
+            chosen = {**others, **{name: hashes[name] for name in tools if name in hashes}}
         locked = lock_form(chosen)
         gone = dict.fromkeys(record.tools.keys() - locked.keys(), "") if record is not None else {}
         self._grants.accept_tools(entry.plugin, {**gone, **locked})
-        known, there = entry.definitions, entry.tools()
-        now = {name: definition(there[name]) for name in (hashes if tools is None else tools) if name in there}
-        kept = {name: old for name, old in {**self.reviewed(entry), **now}.items() if name in chosen}
+        definitions, tools_now = entry.definitions, entry.tools()
+        accepted = {
+            name: definition(tools_now[name]) for name in (hashes if tools is None else tools) if name in tools_now
+        }
+        kept = {name: old for name, old in {**self.reviewed(entry), **accepted}.items() if name in chosen}
         listed = self._cache.listed(entry.name)
         if listed is not None:
-            self._cache.store(entry.name, listed, replace(known, reviewed=kept))
+            self._cache.store(entry.name, listed, replace(definitions, reviewed=kept))
 
     def reviewed(self, entry: UpstreamEntry) -> dict[str, Mapping[str, Any]]:
         """The reviewed definitions, as far as they are known: stored with the next listing."""

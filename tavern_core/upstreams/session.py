@@ -1,4 +1,4 @@
-"""One connection to one upstream with one set of credentials: opened on first use, closed when idle, reopened.
+"""A connection to an upstream with one set of credentials: opened on first use, closed when idle, reopened.
 
     idle --first call--> connecting --> open --idle for a while, or closed--> idle
                              |            |
@@ -37,8 +37,8 @@ FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 60.0
 
 
-class _Held:
-    """One connection, from its opening to its closing."""
+class _OpenConnection:
+    """An open connection, from its opening to its closing."""
 
     def __init__(self, opened: asyncio.Future[Connection]) -> None:
         self.opened = opened
@@ -71,9 +71,9 @@ class UpstreamSession:
         self._is_listed = is_listed
         self._connect = connect
         self._idle_s = idle_s
-        self._held: _Held | None = None
+        self._held: _OpenConnection | None = None
         """The connection that is open, or being opened."""
-        self._all_held: set[_Held] = set()
+        self._all_held: set[_OpenConnection] = set()
         """Also the connections that are lost and still used, or being closed."""
         self._failures = 0
         self._not_before = 0.0
@@ -137,7 +137,7 @@ class UpstreamSession:
         if late:
             await asyncio.wait(late, timeout=1)
 
-    async def _ready(self) -> _Held:
+    async def _ready(self) -> _OpenConnection:
         held = self._held
         if held is None:
             if (wait := self._not_before - time.monotonic()) > 0:
@@ -149,18 +149,18 @@ class UpstreamSession:
                     retryable=True,
                     retry_after_ms=int(wait * 1000) + 1,
                 )
-            held = self._held = _Held(asyncio.get_running_loop().create_future())
+            held = self._held = _OpenConnection(asyncio.get_running_loop().create_future())
             self._all_held.add(held)
             held.owner = asyncio.create_task(self._own(held), name=f"tavern-upstream-{self._name}")
             held.owner.add_done_callback(lambda _: self._ended(held))
         if not held.opened.done():
             await asyncio.shield(held.opened)
         if self._used and not held.tasks and time.monotonic() - self._used > CHECK_AFTER_S:
-            await self._checked(held)
+            await self._replace_if_dead(held)
             return await self._ready()
         return held
 
-    async def _checked(self, held: _Held) -> None:
+    async def _replace_if_dead(self, held: _OpenConnection) -> None:
         """Check an old connection; if it does not answer, open another one."""
         self._used = time.monotonic()
         try:
@@ -185,7 +185,7 @@ class UpstreamSession:
         is_used = any(held.tasks or not held.opened.done() for held in self._all_held)
         return None if is_used else self._used
 
-    async def _own(self, held: _Held) -> None:
+    async def _own(self, held: _OpenConnection) -> None:
         """The task that owns the connection."""
         self.state = "connecting"
         connection: Connection | None = None
@@ -208,27 +208,27 @@ class UpstreamSession:
             if connection is not None:
                 await self._closed(connection)
 
-    def _forget(self, held: _Held) -> None:
+    def _forget(self, held: _OpenConnection) -> None:
         if self._held is held:  # else it was lost, and another one is being opened
             self._held = None
             self.state = "idle" if self.state == "open" else self.state
 
-    def _ended(self, held: _Held) -> None:
-        """The task of a connection is done; one that was cancelled before it began has set nothing."""
+    def _ended(self, held: _OpenConnection) -> None:
+        """Clean up after the task of a connection; one that was cancelled before it began has set nothing."""
         self._all_held.discard(held)
         self._forget(held)
         if not held.opened.done():
             self._failed(held.opened, self._closed_error())
 
-    async def _until_unused(self, held: _Held) -> None:
+    async def _until_unused(self, held: _OpenConnection) -> None:
         """Wait until the connection is closed, or no call has used it for a while."""
         self._used = time.monotonic()  # the last use of an earlier connection does not count
         while not held.end.is_set():
-            left = self._idle_s if held.tasks else self._used + self._idle_s - time.monotonic()
-            if left <= 0:
+            remaining = self._idle_s if held.tasks else self._used + self._idle_s - time.monotonic()
+            if remaining <= 0:
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(remaining):
                     await held.end.wait()
 
     def _failed(self, opened: asyncio.Future[Connection], error: BaseException) -> None:
@@ -248,8 +248,8 @@ class UpstreamSession:
             opened.set_exception(self.error)
             opened.exception()  # marks it as retrieved: the caller may have stopped waiting
 
-    def _lose(self, held: _Held, error: CallError) -> None:
-        """A connection is of no use for further calls; the one that has replaced it meanwhile stays."""
+    def _lose(self, held: _OpenConnection, error: CallError) -> None:
+        """Stop using a connection for further calls; one that has replaced it meanwhile stays."""
         if error.outcome != "none":
             held.end.set()
         if held is not self._held:

@@ -184,17 +184,17 @@ def _flaw(tool: UpstreamTool, name: str) -> str:
         return f"a name has 1 to {MAX_NAME} printable characters"
     if not isinstance(tool.input_schema, Mapping) or tool.input_schema.get("type", "object") != "object":
         return "its parameters are not the JSON Schema of an object"
-    for schema, what in ((tool.input_schema, "parameters"), (tool.output_schema, "answer")):
+    for schema, part in ((tool.input_schema, "parameters"), (tool.output_schema, "answer")):
         if schema is None:
             continue
-        findings = check_schema(schema, name, output=what == "answer", is_foreign=True)
+        findings = check_schema(schema, name, output=part == "answer", is_foreign=True)
         if bad := [finding for finding in findings if finding.severity == "error"]:
-            return f"the schema of its {what} is refused: {bad[0].message}"[:500]
+            return f"the schema of its {part} is refused: {bad[0].message}"[:500]
         if (odd := next((key for key in _names_in(schema) if neutralise_json(key) != key), None)) is not None:
-            return f"the schema of its {what} has a name that could be read as a call: {printed(odd)}"[:500]
+            return f"the schema of its {part} has a name that could be read as a call: {printed(odd)}"[:500]
     return next(
         (f"its `{key}` has a wrong type" for key, fits in _FIELDS.items() if not fits(getattr(tool, key))), ""
-    ) or _weight(tool)
+    ) or _size_flaw(tool)
 
 
 def _names_in(schema: Any) -> Iterator[str]:
@@ -217,8 +217,8 @@ def _size(tool: UpstreamTool) -> int:
     return len(json.dumps(kept_json(tool), allow_nan=False, ensure_ascii=False).encode())
 
 
-def _weight(tool: UpstreamTool) -> str:
-    """Why a tool cannot be stored."""
+def _size_flaw(tool: UpstreamTool) -> str:
+    """The reason why a tool cannot be stored; empty if it can."""
     try:
         size = _size(tool)
     except (TypeError, ValueError, RecursionError) as error:
@@ -357,15 +357,15 @@ def spec_of(tool: UpstreamTool, name: str, config: UpstreamConfig, needs: frozen
 
 
 def _limits(override: ToolOverride, config: UpstreamConfig) -> ToolLimits:
-    own = NO_LIMITS if override.limits is None else override.limits.limits()
-    return own if config.idle_ms is None else own.over(ToolLimits(idle_ms=config.idle_ms))
+    limits = NO_LIMITS if override.limits is None else override.limits.limits()
+    return limits if config.idle_ms is None else limits.over(ToolLimits(idle_ms=config.idle_ms))
 
 
 _NOTHING: Final = ToolOverride()
 
 
-def _first(said: Any, otherwise: Any) -> Any:
-    return otherwise if said is None else said
+def _first(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value
 
 
 def unknown_overrides(name: str, config: UpstreamConfig, definitions: UpstreamDefinitions) -> dict[str, str]:

@@ -62,7 +62,7 @@ class UpstreamSystem:
         return candidate.name == self.plugin
 
     def network(self, record: PluginRecord, rights: Rights) -> Scope:
-        """Where it may connect to: as granted, because the entry may request more."""
+        """The scope to which it may connect: the granted one, because the entry may request more."""
         return rights.scope("network")
 
 
@@ -105,8 +105,8 @@ class UpstreamEntry(UpstreamSystem):
         return {name: digest(definition(tool)) for name, tool in self.tools().items()}
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        needs, held = self.config.capabilities(self.permissions), self._quarantined(self)
-        tools = (quarantined_spec(tool) if name in held else tool for name, tool in self.tools().items())
+        needs, quarantined = self.config.capabilities(self.permissions), self._quarantined(self)
+        tools = (quarantined_spec(tool) if name in quarantined else tool for name, tool in self.tools().items())
         return tuple(spec_of(tool, self.name, self.config, needs, self.definitions.version) for tool in tools)
 
     def declared(self, names: Sequence[str]) -> DeclaredTools:
@@ -127,10 +127,10 @@ class UpstreamEntry(UpstreamSystem):
     def _unchecked(self) -> Iterator[Diagnostic]:
         for name, patterns in (self.definitions.unchecked or {}).items():
             id_ = f"{self.plugin}:{local_name(name)}"
-            for one in patterns if is_allowed(name, self.config) else ():
-                text = f'{id_}: the pattern "{one.pattern}" at {one.pointer} is not validated: {one.reason}'
+            for pattern in patterns if is_allowed(name, self.config) else ():
+                text = f'{id_}: the pattern "{pattern.pattern}" at {pattern.pointer} is not validated: {pattern.reason}'
                 hint = "you need not do anything: the upstream can check the values itself"
-                details = {"upstream": self.name, "tool": id_, "pointer": one.pointer, "pattern": one.pattern}
+                details = {"upstream": self.name, "tool": id_, "pointer": pattern.pointer, "pattern": pattern.pattern}
                 yield Diagnostic("PATTERN_UNCHECKED", text, self.plugin, hint, "info", details)
 
     def is_plugin(self, candidate: PluginCandidate) -> bool:

@@ -26,12 +26,12 @@ from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry, entr
 
 T = TypeVar("T")
 ANSWER_S: Final = 30.0
-"""How long an upstream may take to answer a check, or to deliver a resource or a prompt."""
+"""Seconds that an upstream may take to answer a check, or to deliver a resource or a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamStatus:
-    """One row of `tavern.upstreams`."""
+    """A row of `tavern.upstreams`."""
 
     name: str
     kind: str
@@ -169,7 +169,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """
         if name is not None:
             entry = self._entry(name)
-            return {name: await self._connections.on_loop(self._by_name(entry))}
+            return {name: await self._connections.on_loop(self._refresh_now(entry))}
         return await self._refresh(self._entries.values())
 
     async def refresh_used(self) -> dict[str, ToolsDiff]:
@@ -178,7 +178,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
 
     async def _refresh(self, wanted: Iterable[UpstreamEntry]) -> dict[str, ToolsDiff]:
         entries = [entry for entry in wanted if not self._connections.missing(entry)]
-        listed = (self._connections.on_loop(self._by_name(entry)) for entry in entries)
+        listed = (self._connections.on_loop(self._refresh_now(entry)) for entry in entries)
         found = await asyncio.gather(*listed, return_exceptions=True)
         for result in found:
             if isinstance(result, BaseException) and not isinstance(result, TavernError):
@@ -229,12 +229,12 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """
         entry = self._entry(name)
         known = {*entry.tools(), *self._quarantine.differences(entry)}
-        spelt = {f"{entry.plugin}:{name}": tool for tool in known for name in (tool, local_name(tool))}
-        chosen = [spelt.get(tool, tool) for tool in tools]
-        there = f"there are: {', '.join(sorted(known)[:10]) or 'none'}"
+        spellings = {f"{entry.plugin}:{name}": tool for tool in known for name in (tool, local_name(tool))}
+        chosen = [spellings.get(tool, tool) for tool in tools]
+        hint = f"there are: {', '.join(sorted(known)[:10]) or 'none'}"
         for tool in chosen:
             if tool not in known:
-                raise UsageError(f"{name} has no tool {tool!r:.80}", hint=did_you_mean(tool, known) or there)
+                raise UsageError(f"{name} has no tool {tool!r:.80}", hint=did_you_mean(tool, known) or hint)
         self._quarantine.accept(entry, chosen or None)
         self._listings.forget_lateness(entry)
         self._lifecycle.tools_changed(entry.plugin, entry.candidate())
@@ -284,14 +284,14 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         context: CallContext | None = None,
     ) -> Mapping[str, Any]:
         """A prompt, filled in. Arguments and errors as for `read_resource`."""
-        entry, given = self._entry(name), {} if arguments is None else arguments
+        entry, values = self._entry(name), {} if arguments is None else arguments
         _must_be_text("get_prompt takes the name of a prompt", prompt)
-        if not isinstance(given, Mapping):
-            raise UsageError(f"the arguments of a prompt are a mapping of texts, got {type(given).__name__}")
-        _must_be_text("the arguments of a prompt are a mapping of texts", *given, *given.values())
+        if not isinstance(values, Mapping):
+            raise UsageError(f"the arguments of a prompt are a mapping of texts, got {type(values).__name__}")
+        _must_be_text("the arguments of a prompt are a mapping of texts", *values, *values.values())
 
         def ask() -> Awaitable[Mapping[str, Any]]:
-            return self._ask(entry, lambda one: _documents(name, one).get_prompt(prompt, given), context)
+            return self._ask(entry, lambda one: _documents(name, one).get_prompt(prompt, values), context)
 
         return await self._reads.read(entry, "prompt", prompt, context, ask)
 
@@ -309,7 +309,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
         """`connect` for sync code."""
         return self._wait(self.connect(name, show))
 
-    async def _by_name(self, entry: UpstreamEntry) -> ToolsDiff:
+    async def _refresh_now(self, entry: UpstreamEntry) -> ToolsDiff:
         self._connections.session(entry).try_at_once()
         return await self._listings.refresh(entry)
 
@@ -325,7 +325,7 @@ class Upstreams(Mapping[str, UpstreamStatus]):
 
     def _status(self, entry: UpstreamEntry) -> UpstreamStatus:
         record, listed = self._lifecycle.records.get(entry.plugin), self._cache.listed(entry.name)
-        session, known = self._connections.session(entry), entry.definitions
+        session, definitions = self._connections.session(entry), entry.definitions
         error = self._listings.errors.get(entry.name) or session.error
         health = self._cache.health(entry.name)
         if health is not None and health.fingerprint != entry.fingerprint:
@@ -353,21 +353,21 @@ class Upstreams(Mapping[str, UpstreamStatus]):
             reason,
             tuple(sorted(f"{entry.plugin}:{local_name(tool)}" for tool in entry.tools())),
             tuple(f"{entry.plugin}:{local_name(tool)}" for tool in self._quarantine.quarantined(entry)),
-            known.left_out,
+            definitions.left_out,
             listed.at if listed is not None and entry.is_listed else None,
             health.at if health is not None else None,
             latency_ms,
             last_error,
-            known.description,
-            known.version,
-            {f"{entry.plugin}:{local_name(name)}": found for name, found in (known.unchecked or {}).items()},
+            definitions.description,
+            definitions.version,
+            {f"{entry.plugin}:{local_name(name)}": found for name, found in (definitions.unchecked or {}).items()},
         )
 
 
-def _must_be_text(rule: str, *given: object) -> None:
-    for each in given:
-        if not isinstance(each, str):
-            raise UsageError(f"{rule}, got {type(each).__name__}")
+def _must_be_text(rule: str, *values: object) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise UsageError(f"{rule}, got {type(value).__name__}")
 
 
 def _documents(name: str, connection: Connection) -> Documents:
