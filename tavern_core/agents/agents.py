@@ -139,8 +139,8 @@ class Agents:
         await asyncio.to_thread(self._runs.begin, record, owner_of(caller))
         read_at_start(agent.ledger.content_read, facts, text)
         running_call_has_read((agent.principal,))  # a call that runs an agent returns text of a model
-        about = _about(record, resolved, agent, context_for_model(caller, run))
-        return self._begin(about, Playback(), limits, price)
+        agent_task = _agent_task(record, resolved, agent, context_for_model(caller, run))
+        return self._begin(agent_task, Playback(), limits, price)
 
     async def resume(
         self,
@@ -183,9 +183,9 @@ class Agents:
         budget: BudgetLike = None,
     ) -> AgentHandle:
         """`resume` in the background. Raises as `resume`."""
-        resumer, given = caller_of(context), _answers_of(answers)
-        kept = await asyncio.to_thread(self._runs.find, run_id, None if resumer is None else owner_of(resumer))
-        record = kept.record
+        resumer, given_answers = caller_of(context), _answers_of(answers)
+        stored = await asyncio.to_thread(self._runs.find, run_id, None if resumer is None else owner_of(resumer))
+        record = stored.record
         facts = {**record.facts, **_changed(record)}
         if record.state not in RESUMABLE:
             raise UsageError(f"{run_id} is {record.state}", hint="only a run that is not done can be resumed")
@@ -194,18 +194,18 @@ class Agents:
         chosen = facts["model"] if model is None else self._services.flow.models.name_of(model)
         price, _ = await self._priced(resolved, chosen, limits)
         playback = Playback(record.events)
-        _check_answers(run_id, given, playback.waiting_for)
+        _check_answers(run_id, given_answers, playback.waiting_for)
         caller = caller_from_json(run_id, facts["caller"], 0, HOST)
         if resumer is not None or caller is not HOST:
             caller = taken_up_as(run_id, caller, resumer, HOST)
         acting = None if caller is HOST else caller
         agent = agent_context(resolved, name, acting, limits, run_id, drawn=playback.drawn)
         self._enter()
-        await asyncio.to_thread(self._runs.take_up, kept)
+        await asyncio.to_thread(self._runs.take_up, stored)
         read_at_start(agent.ledger.content_read, facts, record.task)
         read_again(agent.ledger.content_read, playback)
-        about = replace(_about(record, resolved, agent, context_for_model(acting, run_id)), model=chosen)
-        return self._begin(about, playback, limits, price, given)
+        agent_task = replace(_agent_task(record, resolved, agent, context_for_model(acting, run_id)), model=chosen)
+        return self._begin(agent_task, playback, limits, price, given_answers)
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
@@ -220,13 +220,13 @@ class Agents:
             ProfileInvalid: there is no such profile, or it cannot be used (PROFILE_INVALID).
         """
         services = self._services
-        written, odd = services.catalogue.profiles.written.get(name)
+        written, findings = services.catalogue.profiles.written.get(name)
         tools = dict.fromkeys(canonical(item.strip()) for item in written.tool_ids_inventory)
         profile = Profile(written.name, tuple(tools), written=written)
         fields = read_fields(profile, services.names.inactive(), services.names.knowledge)
         by_code = {field for field, section in _BY_CODE.items() if services.contributions.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
-        return (*odd, *usable_wire_names(written, tools, canonical)[1], *found)
+        return (*findings, *usable_wire_names(written, tools, canonical)[1], *found)
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first; with a context, only runs of that caller."""
@@ -234,7 +234,7 @@ class Agents:
         return self._runs.list(None if caller is None else owner_of(caller), most)
 
     def get(self, run_id: str, *, context: CallContext | None = None) -> AgentRecord:
-        """One run with its events. Raises RunNotFound: this caller has no such run (RUN_NOT_FOUND)."""
+        """A run with its events. Raises RunNotFound: this caller has no such run (RUN_NOT_FOUND)."""
         return self._found(run_id, context).record
 
     async def replay(self, run_id: str, *, context: CallContext | None = None) -> AgentReplay:
@@ -250,8 +250,8 @@ class Agents:
         acting = None if caller is HOST else caller
         limits = AgentBudget.model_validate(facts["budget"]).model_copy(update={"seconds": None, "money": None})
         agent = agent_context(resolved, name, acting, limits, run_id)
-        about = _about(record, resolved, agent, None)
-        return await replay_run(self._services, about, record, limits, self._runs.mask)
+        agent_task = _agent_task(record, resolved, agent, None)
+        return await replay_run(self._services, agent_task, record, limits, self._runs.mask)
 
     def replay_sync(self, run_id: str, **options: Any) -> AgentReplay:
         """`replay` for code without an event loop."""
@@ -277,11 +277,11 @@ class Agents:
 
     async def close(self) -> None:
         """Cancel all runs of this host; they can be resumed."""
-        mine = [task for task in self._tasks if task.get_loop() is asyncio.get_running_loop()]
+        own_tasks = [task for task in self._tasks if task.get_loop() is asyncio.get_running_loop()]
         for task in list(self._tasks):
             cancel_task(task)
-        if mine:
-            await asyncio.wait(mine)
+        if own_tasks:
+            await asyncio.wait(own_tasks)
         if self._has_entered:
             self._services.state.records.leave(self._process)
         self._runs.close()
@@ -290,30 +290,34 @@ class Agents:
 
     def _begin(
         self,
-        about: AgentTask,
+        agent_task: AgentTask,
         playback: Playback,
         limits: AgentBudget,
         price: Price | None,
         answers: Mapping[str, Any] | None = None,
     ) -> AgentHandle:
         recorder = self._services.base.recorder
-        events = RunEvents(about.run, self._runs, recorder, playback.seq)
+        events = RunEvents(agent_task.run, self._runs, recorder, playback.seq)
         spending = BudgetTracker(limits, price, Clock(playback.seconds))
         if answers is not None:
-            facts = {"budget": limits.model_dump(), "model": about.model, "principal": about.context.principal}
+            facts = {
+                "budget": limits.model_dump(),
+                "model": agent_task.model,
+                "principal": agent_task.context.principal,
+            }
             events.record("resumed", facts)
         if answers:
             events.record("given", {"answers": dict(answers)})
             playback.human_answers |= answers
-        loop = AgentLoop(self._services, about, playback, spending, events)
+        loop = AgentLoop(self._services, agent_task, playback, spending, events)
         recorder.note(AGENT_STARTED, {
-            "run": about.run, "profile": about.profile.name, "model": about.model, **about.context.whose(),
+            "run": agent_task.run, "profile": agent_task.profile.name, "model": agent_task.model, **agent_task.context.whose(),
             "resumed": answers is not None,
         })  # fmt: skip
         task = asyncio.create_task(self._work(loop, events, spending.clock, playback))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return AgentHandle(about.run, events, task)
+        return AgentHandle(agent_task.run, events, task)
 
     async def _work(self, loop: AgentLoop, events: RunEvents, clock: Clock, playback: Playback) -> AgentOutcome:
         """Run the loop to its end, whatever that is, and record the outcome."""
@@ -355,25 +359,25 @@ class Agents:
         build, most = self._prompts.build, max(window // 2, 1)
         return await asyncio.to_thread(build, agent.profile, task, agent, max_tokens=most, closing=closing)
 
-    async def _resolved(self, given: ProfileLike, known: AgentProfile | None = None) -> tuple[Profile, str]:
+    async def _resolved(self, reference: ProfileLike, content: AgentProfile | None = None) -> tuple[Profile, str]:
         """A profile, and the name by which contexts refer to it.
 
         Args:
-            known: the content of a profile that a program passed.
+            content: the content of a profile that a program passed.
         """
         services = self._services
-        if isinstance(given, Profile):
-            given = given.written
-        if isinstance(given, PathLike):
-            given = str(given)
-        if isinstance(given, str) and not (
-            known is not None and "@" in given and not services.catalogue.profiles.written.has(given)
+        if isinstance(reference, Profile):
+            reference = reference.written
+        if isinstance(reference, PathLike):
+            reference = str(reference)
+        if isinstance(reference, str) and not (
+            content is not None and "@" in reference and not services.catalogue.profiles.written.has(reference)
         ):
-            is_file = given.endswith(".json") and not services.catalogue.profiles.written.has(given)
-            name = str(Path(given).absolute()) if is_file else given
+            is_file = reference.endswith(".json") and not services.catalogue.profiles.written.has(reference)
+            name = str(Path(reference).absolute()) if is_file else reference
             return await services.catalogue.profiles.resolved(name), name
         name = services.catalogue.profiles.written.register(
-            *services.catalogue.profiles.written.get(known if known is not None else given)
+            *services.catalogue.profiles.written.get(content if content is not None else reference)
         )
         return await services.catalogue.profiles.resolved(name), name
 
@@ -385,9 +389,9 @@ class Agents:
             return None, window
         await self._wake_model(model)
         found = self._services.flow.models.find(model)
-        price, own = price_of(found), getattr(found, "context_tokens", None)
+        price, model_window = price_of(found), getattr(found, "context_tokens", None)
         check_price(limits, price, model)
-        return price, min(window, own) if type(own) is int and own > 0 else window
+        return price, min(window, model_window) if type(model_window) is int and model_window > 0 else window
 
     async def _wake_model(self, model: str) -> None:
         """Activate the plugins that contribute language models."""
@@ -404,7 +408,7 @@ class Agents:
             self._has_entered = True
 
 
-def _about(record: AgentRecord, profile: Profile, agent: CallContext, asking: CallContext | None) -> AgentTask:
+def _agent_task(record: AgentRecord, profile: Profile, agent: CallContext, asking: CallContext | None) -> AgentTask:
     """The task of a run, from its recorded start."""
     facts = record.facts
     return AgentTask(
@@ -421,17 +425,17 @@ def _changed(record: AgentRecord) -> Mapping[str, Any]:
 
 def _answers_of(answers: object) -> dict[str, Any]:
     """Checked answers, before the run is resumed. Raises UsageError (USAGE)."""
-    given = {} if answers is None else answers
-    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+    checked = {} if answers is None else answers
+    if not isinstance(checked, Mapping) or not all(isinstance(key, str) for key in checked):
         raise UsageError("answers are a mapping of questions to answers", hint='{"name": "Ann"}')
     try:
-        json.dumps(dict(given), ensure_ascii=False).encode()
+        json.dumps(dict(checked), ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"an answer is JSON: {error}", hint='{"name": "Ann"}') from error
-    return dict(given)
+    return dict(checked)
 
 
-def _check_answers(run: str, given: Mapping[str, Any], waiting_for: Mapping[str, Any] | None) -> None:
+def _check_answers(run: str, answers: Mapping[str, Any], waiting_for: Mapping[str, Any] | None) -> None:
     """Check answers against the questions that a run waits for, if it does.
 
     Raises:
@@ -440,12 +444,14 @@ def _check_answers(run: str, given: Mapping[str, Any], waiting_for: Mapping[str,
     """
     if waiting_for is None:
         return
-    asked = {question["id"]: question for question in waiting_for.get("questions", ())}
-    for name, answer in given.items():
-        if name not in asked:
-            hint = f"it asks {', '.join(asked)}" if asked else str(waiting_for["answer"])
-            raise UsageError(f"{run} does not ask {name!r:.80}", hint=did_you_mean(name, asked) or hint)
-        if waiting_for["kind"] == "question" and (why := mismatch(question := Question.from_json(asked[name]), answer)):
+    questions = {question["id"]: question for question in waiting_for.get("questions", ())}
+    for name, answer in answers.items():
+        if name not in questions:
+            hint = f"it asks {', '.join(questions)}" if questions else str(waiting_for["answer"])
+            raise UsageError(f"{run} does not ask {name!r:.80}", hint=did_you_mean(name, questions) or hint)
+        if waiting_for["kind"] == "question" and (
+            why := mismatch(question := Question.from_json(questions[name]), answer)
+        ):
             raise InputInvalid(f"the answer to {name!r} does not fit: {why}", hint=f"{name} asks: {question.prompt}")
 
 
@@ -487,5 +493,5 @@ def read_again(read: ContentRead, playback: Playback) -> None:
         read.add(sources, time.time())
         if sources or not read.sources:
             arguments = playback.calls[at]["arguments"] if at in playback.calls else {}
-            given = {address for text in texts_in(arguments) for address in addresses_in(text)}
-            read.learn([result.get("value"), result.get("content")], given)
+            argument_addresses = {address for text in texts_in(arguments) for address in addresses_in(text)}
+            read.learn([result.get("value"), result.get("content")], argument_addresses)

@@ -161,9 +161,10 @@ def answer_of_model(said: LLMAnswer, listener: AnswerReader, prompt_tokens: int)
     usage = said.usage if isinstance(said.usage, Mapping) else {}
     calls = tuple(_bounded(said.tool_calls))
     is_estimated = count_of(usage, "input") is None or count_of(usage, "output") is None
-    spoken = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
+    output_tokens = tokens_of(said.text) + sum(tokens_of(call.arguments) for call in calls)
     return ModelAnswer(
-        listener.text, calls, said.finish_reason, _count(usage, "input", prompt_tokens), _count(usage, "output", spoken), is_estimated,
+        listener.text, calls, said.finish_reason,
+        _count(usage, "input", prompt_tokens), _count(usage, "output", output_tokens), is_estimated,
         said.model, listener.dropped, listener.fault, listener.plain_text, listener.blocks, listener.hides_call,
     )  # fmt: skip
 
@@ -178,11 +179,11 @@ def _bounded(calls: Sequence[ModelCall]) -> Iterator[ModelCall]:
     for number, call in enumerate(calls[: MOST_CALLS + 1]):
         arguments = _clean(call.arguments, room)
         room -= len(arguments)
-        known = _clean(call.id, 200)
-        if not known or known in ids:  # an API refuses results that it cannot match to a call
-            known = f"call-{number}"
-        ids.add(known)
-        yield ModelCall(known, _clean(call.name, 200), arguments)
+        call_id = _clean(call.id, 200)
+        if not call_id or call_id in ids:  # an API refuses results that it cannot match to a call
+            call_id = f"call-{number}"
+        ids.add(call_id)
+        yield ModelCall(call_id, _clean(call.name, 200), arguments)
 
 
 def _clean(text: object, most: int) -> str:

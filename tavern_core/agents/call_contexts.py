@@ -55,14 +55,14 @@ def agent_context(
 
 def _fields_of_agent(profile: Profile, caller: CallContext | None, run: str) -> dict[str, Any]:
     """The fields of seed 002 that an agent sets for its tools if its caller sets none."""
-    own = {"config": profile.config or None, "agent_dir": profile.written.folder or None, "session_key": run}
-    return {name: value for name, value in own.items() if caller is None or getattr(caller, name) is None}
+    fields = {"config": profile.config or None, "agent_dir": profile.written.folder or None, "session_key": run}
+    return {name: value for name, value in fields.items() if caller is None or getattr(caller, name) is None}
 
 
 def _strictest(profile: Profile, caller: CallContext | None) -> AfterUntrusted:
     """The rule for calls with an effect after untrusted content was read: the profile's, or a stricter one."""
-    own = profile.written.after_untrusted
-    return own if caller is None else stricter(own, caller.after_untrusted)
+    rule = profile.written.after_untrusted
+    return rule if caller is None else stricter(rule, caller.after_untrusted)
 
 
 def context_for_model(caller: CallContext | None, run: str) -> CallContext | None:
@@ -102,16 +102,16 @@ class HumanAnswers:
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         """See `Conversation.ask`."""
-        known = {
+        answered = {
             key: self._answers[key]
-            for key, asked in questions.items()
-            if key in self._answers and not mismatch(asked, self._answers[key])
+            for key, question in questions.items()
+            if key in self._answers and not mismatch(question, self._answers[key])
         }
-        missing = {key: asked for key, asked in questions.items() if key not in known}
+        missing = {key: question for key, question in questions.items() if key not in answered}
         if not missing:
-            return known
+            return answered
         if self._outer is not None:
-            return {**known, **await self._outer.ask(missing)}
+            return {**answered, **await self._outer.ask(missing)}
         raise unanswered(missing)
 
     def log(self, level: LogLevel, message: str) -> None:

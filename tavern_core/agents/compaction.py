@@ -53,8 +53,8 @@ def plan_compaction(messages: Sequence[Message], window: int) -> CompactionPlan 
     if tokens_of_messages(messages) <= window:
         return None
     for kept in range(KEPT_TURNS, 0, -1):
-        plan, left = _with_turns(messages, window, kept)
-        if left <= window:
+        plan, remaining = _with_turns(messages, window, kept)
+        if remaining <= window:
             break
     return plan
 
@@ -97,10 +97,10 @@ def shorten(
     """
     begin, end = plan.turns
     lines = dict(zip(plan.results, addresses, strict=False))
-    made: list[Message] = []
+    shortened: list[Message] = []
     for at, message in enumerate(messages):
         if at == begin and end > begin:
-            made.append(
+            shortened.append(
                 {
                     "role": "user",
                     "content": sentence("turns_left_out", language, count=end - begin, whole=addresses[-1]),
@@ -112,8 +112,8 @@ def shorten(
             first = " ".join(message["content"][:_BEGINNING].split())
             text = sentence("result_left_out", language, first=first, count=len(message["content"]), whole=lines[at])
             message = {**message, "content": text}
-        made.append(message)
-    return made
+        shortened.append(message)
+    return shortened
 
 
 def as_text(messages: Sequence[Message]) -> str:

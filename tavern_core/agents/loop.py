@@ -50,7 +50,7 @@ _LONG: Final = 50_000
 
 
 class AgentLoop:
-    """One run, from its start or from its record.
+    """The loop of one run, from its start or from its record.
 
     Args:
         events: stores the events and passes them on.
@@ -102,10 +102,10 @@ class AgentLoop:
             answer = await self._ask(step)
             self._spending.answered(answer.input, answer.output)
             if self._written.calling == "tam" or answer.calls == ():
-                said: dict[str, Any] = {"role": "assistant", "content": answer.text}
+                message: dict[str, Any] = {"role": "assistant", "content": answer.text}
             else:
-                said = {"role": "assistant", "content": answer.text, "toolCalls": _as_json(answer.calls)}
-            self.messages.append(said)
+                message = {"role": "assistant", "content": answer.text, "toolCalls": _as_json(answer.calls)}
+            self.messages.append(message)
             self._answer = answer.said or self._answer
             if answer.finish == "content_filter":
                 return self._outcome(
@@ -147,13 +147,15 @@ class AgentLoop:
     # Asking ------------------------------------------------------------------------------------------------------------
 
     async def _ask(self, step: int) -> ModelAnswer:
-        if (known := self._playback.answers.get(step)) is not None:
-            return answer_of_record(known, self._listener())
-        said = await self._request_answer(step)
-        reading = said, self._listener(), self._prompt_size
+        if (recorded := self._playback.answers.get(step)) is not None:
+            return answer_of_record(recorded, self._listener())
+        received = await self._request_answer(step)
+        reading = received, self._listener(), self._prompt_size
         # Other tasks of the loop would have to wait while a long text is parsed.
         answer = (
-            await asyncio.to_thread(answer_of_model, *reading) if len(said.text) > _LONG else answer_of_model(*reading)
+            await asyncio.to_thread(answer_of_model, *reading)
+            if len(received.text) > _LONG
+            else answer_of_model(*reading)
         )
         spending = self._spending
         facts = {
@@ -217,8 +219,8 @@ class AgentLoop:
             refused = self._calls.refusals(answer.calls, _SECRET_LOST) if "toolCalls" in self.messages[-1] else []
             self._reply(step, refused, "" if refused else sentence(_SECRET_LOST, self._language), _SECRET_LOST)
             return None
-        if (nowhere := self._leads_nowhere(answer)) is not None:
-            return self._confused(step, answer, nowhere)
+        if (fault := self._fault_of(answer)) is not None:
+            return self._confused(step, answer, fault)
         outcome = await self._text(answer)
         native, problem = await self._native(answer)
         if problem and not self._calls.calls:
@@ -233,22 +235,22 @@ class AgentLoop:
     def _is_secret_lost(self, step: int) -> bool:
         """Whether the calls of an answer cannot be made, because a secret in it was masked in the record."""
         playback = self._playback
-        if (known := playback.replies.get(step)) is not None:
-            return bool(known["problem"] == _SECRET_LOST)
+        if (recorded := playback.replies.get(step)) is not None:
+            return bool(recorded["problem"] == _SECRET_LOST)
         return step in playback.masked and step in playback.answers and not playback.is_final
 
     def _again(self, step: int, answer: ModelAnswer) -> None:
         """Repeat a step that is complete in the record: with the recorded results, whatever the tools are now."""
-        known = self._playback.replies[step]
-        self._calls.again(step, known.get("unread", ()))
+        recorded = self._playback.replies[step]
+        self._calls.again(step, recorded.get("unread", ()))
         self._spending.calls += len(self._calls.calls)
         self._repetition.see(self._calls.calls)
-        if kind := known.get("problem"):
+        if kind := recorded.get("problem"):
             self._repetition.problem(kind)
             self._shorten_last(kind, answer)
-        self.messages += [dict(message) for message in known["messages"]]
+        self.messages += [dict(message) for message in recorded["messages"]]
 
-    def _leads_nowhere(self, answer: ModelAnswer) -> str | None:
+    def _fault_of(self, answer: ModelAnswer) -> str | None:
         if answer.fault:
             return answer.fault
         if (
@@ -296,10 +298,10 @@ class AgentLoop:
         if kind == "too_many" or (answer.calls and not messages and self._written.calling != "tam"):
             messages = self._calls.refusals(answer.calls[:_KEPT_CALLS], kind, most=MOST_CALLS)
         self._shorten_last(kind, answer)
-        said = feedback or sentence(kind, self._language, most=MOST_CALLS)
+        text = feedback or sentence(kind, self._language, most=MOST_CALLS)
         if answer.finish == "length":
-            said += "\n" + sentence("output_limit", self._language)
-        self._reply(step, messages, said, kind)
+            text += "\n" + sentence("output_limit", self._language)
+        self._reply(step, messages, text, kind)
         return self._outcome("stopped", stop) if count >= most and not self._goes_on(step) else None
 
     def _shorten_last(self, kind: str, answer: ModelAnswer) -> None:
@@ -307,11 +309,11 @@ class AgentLoop:
         if kind not in ("repeats", "too_long", "too_many"):
             return
         last = self.messages[-1]
-        kept: dict[str, Any] = {**last, "content": last["content"][:_KEPT_CHARS]}
+        shortened: dict[str, Any] = {**last, "content": last["content"][:_KEPT_CHARS]}
         if "toolCalls" in last:
             calls = _as_json(answer.calls[:_KEPT_CALLS])
-            kept["toolCalls"] = [{**call, "arguments": call["arguments"][:_KEPT_CHARS]} for call in calls]
-        self.messages[-1] = kept
+            shortened["toolCalls"] = [{**call, "arguments": call["arguments"][:_KEPT_CHARS]} for call in calls]
+        self.messages[-1] = shortened
 
     def _called(
         self, step: int, answer: ModelAnswer, native: list[dict[str, Any]], outcome: TextOutcome, problem: str
@@ -321,10 +323,10 @@ class AgentLoop:
         Args:
             problem: the problem of the other calls.
         """
-        made = self._calls.calls
-        self._spending.calls += len(made)
-        times = self._repetition.see(self._calls.calls) if made else self._repetition.problem(outcome.feedback)
-        spent = any(m.result.error is not None and m.result.error.kind == "BUDGET_EXCEEDED" for m in made)
+        calls = self._calls.calls
+        self._spending.calls += len(calls)
+        times = self._repetition.see(self._calls.calls) if calls else self._repetition.problem(outcome.feedback)
+        spent = any(m.result.error is not None and m.result.error.kind == "BUDGET_EXCEEDED" for m in calls)
         notices = [problem] if problem else []
         if answer.dropped and outcome.steps:
             notices.append("dropped")
@@ -335,9 +337,9 @@ class AgentLoop:
         if self._is_last(step):
             notices.append("last_step")
         text = "\n".join([outcome.feedback, *(sentence(name, self._language) for name in notices)]).strip()
-        self._reply(step, native, text, "" if made else outcome.feedback)
+        self._reply(step, native, text, "" if calls else outcome.feedback)
         if times >= STOP_AT and not self._goes_on(step):
-            last = made[-1].tool if made else ""
+            last = calls[-1].tool if calls else ""
             return self._outcome("stopped", StopReason(
                 f"the agent repeated a call with the same outcome {times} times (last: {last})",
                 "see `tavern agent show`; the task, the tool's description or its rights may need a change", STUCK,
@@ -350,8 +352,8 @@ class AgentLoop:
 
     def _is_last(self, step: int) -> bool:
         """Whether one request was left after this step; in a replay, by the recorded budget."""
-        known = self._playback.answers.get(step)
-        return self._spending.is_last(step) if known is None else bool(known["last"])
+        recorded = self._playback.answers.get(step)
+        return self._spending.is_last(step) if recorded is None else bool(recorded["last"])
 
     def _reply(self, step: int, messages: list[dict[str, Any]], text: str, problem: str = "") -> None:
         """Add the reply to the model to the conversation, and record it."""
@@ -366,11 +368,11 @@ class AgentLoop:
         plan = plan_compaction(self.messages, self._task.window)
         if plan is None:
             return
-        known = self._playback.compacted.get(step)
-        if known is None and self._playback.is_final:
+        recorded = self._playback.compacted.get(step)
+        if recorded is None and self._playback.is_final:
             raise PlaybackEnds
         begin, end = plan.turns
-        if known is None:
+        if recorded is None:
             mask = masking(self._services.base.known_secrets)
             items = [
                 self._calls.store_text(mask(self.messages[at]["content"]), f"message-{at}.txt") for at in plan.results
@@ -380,11 +382,11 @@ class AgentLoop:
                     self._calls.store_text(mask(as_text(self.messages[begin:end])), f"messages-{begin}-{end}.txt")
                 )
         else:
-            items = list(known["items"])
+            items = list(recorded["items"])
         before = tokens_of_messages(self.messages)
         self.messages = shorten(self.messages, plan, items, self._language)
         self._repetition.forget()
-        if known is None:
+        if recorded is None:
             self._record("compacted", {
                 "step": step, "items": items, "results": len(plan.results), "messages": end - begin, "tokensBefore": before,
                 "tokensAfter": tokens_of_messages(self.messages),

@@ -72,13 +72,13 @@ class AgentModelRequests:
         prompt), `history` (these without the last one), `prompt` (the text of the last one). Its output `text` or
         `answer` is the answer.
         """
-        spoken = [dict(message) for message in messages if message["role"] != "system"]
+        conversation = [dict(message) for message in messages if message["role"] != "system"]
         inputs = {
-            "task": self._task.task, "system": self._task.system, "messages": spoken, "history": spoken[:-1],
-            "prompt": spoken[-1]["content"],
+            "task": self._task.task, "system": self._task.system, "messages": conversation, "history": conversation[:-1],
+            "prompt": conversation[-1]["content"],
         }  # fmt: skip
         name = self._written.deliberation_workflow
-        result = await self._decided(name, inputs)
+        result = await self._run_workflow(name, inputs)
         if result.state == "waiting":
             raise PersonRequired({
                 "kind": "workflow", "id": result.run_id, "tool": name, "reason": f"{name} asks a person",
@@ -99,18 +99,20 @@ class AgentModelRequests:
             fixFor="operator",
         )  # fmt: skip
 
-    async def _decided(self, name: str, inputs: Mapping[str, Any]) -> RunResult:
+    async def _run_workflow(self, name: str, inputs: Mapping[str, Any]) -> RunResult:
         """The result of the workflow, or of its run that waited for a person; a run ends with its first question."""
-        workflows, context, before = self._services.flow.workflows, self._task.context, self._playback.waiting_for
-        if before is not None and before["kind"] == "workflow":
+        workflows, context, previous = self._services.flow.workflows, self._task.context, self._playback.waiting_for
+        if previous is not None and previous["kind"] == "workflow":
             self._playback.waiting_for = None
-            asked = [question["id"] for question in before["questions"]]
-            answers = {key: self._playback.human_answers[key] for key in asked if key in self._playback.human_answers}
-            handle = await workflows.take_up(before["id"], answers, context=context)
+            question_ids = [question["id"] for question in previous["questions"]]
+            answers = {
+                key: self._playback.human_answers[key] for key in question_ids if key in self._playback.human_answers
+            }
+            handle = await workflows.take_up(previous["id"], answers, context=context)
         else:
             workflow = await asyncio.to_thread(workflows.get_workflow, name)
-            given = {key: value for key, value in inputs.items() if key in workflow.interface_inputs}
-            handle = await workflows.start(name, given, context=context)
+            chosen_inputs = {key: value for key, value in inputs.items() if key in workflow.interface_inputs}
+            handle = await workflows.start(name, chosen_inputs, context=context)
         try:
             async for event in handle.events():
                 if event.kind == "ask":

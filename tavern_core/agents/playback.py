@@ -23,7 +23,7 @@ class Playback:
         self.seq = 0
         self.seconds = 0.0
         self.messages = 0
-        """How many of the initial messages are recorded."""
+        """The number of recorded initial messages."""
         self.answers: dict[int, Mapping[str, Any]] = {}
         self.calls: dict[CallPosition, Mapping[str, Any]] = {}
         """Calls that were begun."""

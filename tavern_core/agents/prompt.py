@@ -168,10 +168,10 @@ class PromptBuilder:
         """The manual in at most `most` tokens, and whether it is complete."""
         if most < 1:
             return "", False
-        whole = text = self.catalogue.descriptions.manual(profile, context, task or None, language, _WHOLE)
-        chars = min(len(whole), self.catalogue.specs.config.limits.manual_chars)
-        if chars == len(whole) and tokens_of(whole) <= most:
-            return whole, True
+        complete = text = self.catalogue.descriptions.manual(profile, context, task or None, language, _WHOLE)
+        chars = min(len(complete), self.catalogue.specs.config.limits.manual_chars)
+        if chars == len(complete) and tokens_of(complete) <= most:
+            return complete, True
         for _ in range(_TRIES):  # the share of wide characters differs between levels of detail
             if (size := tokens_of(text)) > most:
                 chars = min(chars - 1, len(text) * most // size)
@@ -203,7 +203,7 @@ class _PromptDraft:
         self.uses: dict[str, int] = {
             name: used.count(name) for name in (AVAILABLE_TOOLS, SKILLS, KNOWLEDGE) if name in used
         }
-        """Placeholder → how often the template contains it."""
+        """Placeholder → the number of its occurrences in the template."""
         self.room = self.budget = 0
         self.tools: list[dict[str, Any]] = []
         self._parts = dict.fromkeys(self.uses, "")

@@ -29,10 +29,10 @@ def reading_tool(artifacts: Artifacts) -> InternalOperation:
     """The operation `READ_RESULT`: every agent may call it, and it only finds artifacts of its caller."""
 
     def read_result(artifact: str, start: int = 0, length: int = READ_CHARS) -> dict[str, Any]:
-        known = artifacts.get(artifact)
+        stored = artifacts.get(artifact)
         text = artifacts.read(artifact, start, length).decode("utf-8", "replace")
-        end = min(start + length, known.size)
-        return {"text": text, "start": start, "next": end if end < known.size else None, "size": known.size}
+        end = min(start + length, stored.size)
+        return {"text": text, "start": start, "next": end if end < stored.size else None, "size": stored.size}
 
     tool = ToolSpec(
         READ_RESULT,

@@ -43,19 +43,19 @@ class Repetition:
 
     def see(self, calls: Iterable[PastCall]) -> int:
         """Count the calls of one step, equal ones once; return the count of the most frequent call or error."""
-        seen: set[str] = set()
-        for made in calls:
-            result = made.result
-            call = json_digest([made.tool, made.arguments])
+        digests: set[str] = set()
+        for past in calls:
+            result = past.result
+            call = json_digest([past.tool, past.arguments])
             self._problems.clear()
-            if result.ok and not made.reads and call not in self._seen_calls:
+            if result.ok and not past.reads and call not in self._seen_calls:
                 self._counts.clear()
             self._seen_calls.add(call)
-            seen.add(json_digest([call, result.ok, result.value, list(result.content)]))
+            digests.add(json_digest([call, result.ok, result.value, list(result.content)]))
             if (error := result.error) is not None:
-                seen.add(json_digest([made.tool, error.kind, error.message]))
-        self._counts.update(seen)
-        return max((self._counts[each] for each in seen), default=0)
+                digests.add(json_digest([past.tool, error.kind, error.message]))
+        self._counts.update(digests)
+        return max((self._counts[each] for each in digests), default=0)
 
     def problem(self, code: str) -> int:
         """Count an answer without a valid call; return how many there were since the last call."""

@@ -22,7 +22,7 @@ class AgentReplay:
 
     outcome: AgentOutcome
     differences: tuple[str, ...] = ()
-    """Where the current loop differs from the recorded one."""
+    """The differences of the current loop from the recorded one."""
     messages: tuple[Mapping[str, Any], ...] = ()
     """The conversation of the replay."""
 
@@ -48,8 +48,8 @@ class _Comparison:
             return
         step = data["step"]
         self.seen.add(step)
-        known = self._replies.get(step)
-        if known is not None and self._mask(list(data["messages"])) != known["messages"]:
+        recorded = self._replies.get(step)
+        if recorded is not None and self._mask(list(data["messages"])) != recorded["messages"]:
             self.differences.append(f"step {step}: the host would answer the model differently now")
 
     def piece(self, step: int, piece: str) -> None:
@@ -66,7 +66,11 @@ async def replay_run(
     outcome = await loop.run()
     unseen, differences = sorted(playback.replies.keys() - comparison.seen), comparison.differences
     differences += [f"step {step}: the replay does not reach it" for step in unseen]
-    ended = record.outcome
-    if ended is not None and ended.state == "done" and (outcome.state, mask(outcome.answer)) != ("done", ended.answer):
+    recorded_outcome = record.outcome
+    if (
+        recorded_outcome is not None
+        and recorded_outcome.state == "done"
+        and (outcome.state, mask(outcome.answer)) != ("done", recorded_outcome.answer)
+    ):
         differences.append(f"the replay ends as {outcome.state}, with another answer")
     return AgentReplay(outcome, tuple(differences), tuple(mask(list(loop.messages))))

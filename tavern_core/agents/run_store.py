@@ -23,7 +23,7 @@ from tavern_core.model.call import check_most
 from tavern_core.model.nearest import did_you_mean
 
 MOST_RUNS: Final = 500
-"""How many runs are stored; the oldest ended ones are removed first."""
+"""The maximum number of stored runs; the oldest ended ones are removed first."""
 _TIDY_EVERY: Final = 20
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -77,15 +77,15 @@ class AgentRuns:
         if self._begun_count % _TIDY_EVERY == 1:
             self.prune()
 
-    def take_up(self, kept: StoredAgentRun) -> None:
+    def take_up(self, stored: StoredAgentRun) -> None:
         """Acquire a run to resume it. Raises UsageError: another process has it (USAGE)."""
-        run = kept.record.run_id
-        if kept.record.state == "running":
+        run = stored.record.run_id
+        if stored.record.state == "running":
             raise UsageError(f"{run} is still running", hint="wait for its end, or cancel it where it runs")
         with self._file.open() as db, db:
             taken = db.execute(
                 "UPDATE runs SET process = ?, state = 'running' WHERE id = ? AND process = ? AND state = ?",
-                (self._process, run, kept.process, "running" if kept.record.state == "interrupted" else kept.record.state),
+                (self._process, run, stored.process, "running" if stored.record.state == "interrupted" else stored.record.state),
             ).rowcount  # fmt: skip
         if taken != 1:
             raise UsageError(f"{run} is being resumed by another process", hint="`tavern agent runs` shows its state")
@@ -120,7 +120,7 @@ class AgentRuns:
         return [found.record for row in rows if (found := self._from_row(row, ())) is not None]
 
     def find(self, run: str, owner: str | None) -> StoredAgentRun:
-        """One run with its events.
+        """A run with its events.
 
         Args:
             owner: the required owner; None: any.

@@ -48,8 +48,8 @@ class Clock:
     @property
     def seconds(self) -> float:
         now = time.monotonic()
-        asked = now - min(self._waiting) if self._waiting else 0.0
-        return self._before + now - self._began - self._waited - asked
+        waiting_s = now - min(self._waiting) if self._waiting else 0.0
+        return self._before + now - self._began - self._waited - waiting_s
 
     @property
     def is_paused(self) -> bool:
@@ -118,8 +118,10 @@ class BudgetTracker:
         running, clock = asyncio.ensure_future(work), self.clock
         try:
             while True:
-                left = self.seconds_left
-                seconds = None if left is None else max(left, _PAUSED_S) if clock.is_paused else max(left, 0.0)
+                remaining = self.seconds_left
+                seconds = (
+                    None if remaining is None else max(remaining, _PAUSED_S) if clock.is_paused else max(remaining, 0.0)
+                )
                 done, _ = await asyncio.wait([running], timeout=seconds)
                 if done:
                     return running.result()
@@ -161,16 +163,18 @@ class BudgetTracker:
                 _more("tokens"),
             )
         if budget.money is not None and self._price is not None:
-            whole = self._price.of(self.input + prompt, self.output)
-            if whole > budget.money:
-                reason = f"the next request would make the run cost {whole:.4f} {budget.currency} of {budget.money:g}"
+            total_cost = self._price.of(self.input + prompt, self.output)
+            if total_cost > budget.money:
+                reason = (
+                    f"the next request would make the run cost {total_cost:.4f} {budget.currency} of {budget.money:g}"
+                )
                 return StopReason(reason, _more("money"))
         return self.out_of_time()
 
     def out_of_time(self) -> StopReason | None:
         """Why nothing more may begin: the time is used up."""
-        left = self.seconds_left
-        if left is None or left > 0:
+        remaining = self.seconds_left
+        if remaining is None or remaining > 0:
             return None
         return StopReason(f"the budget of {self._budget.seconds:g} seconds is used up", _more("seconds"), "TIMEOUT")
 

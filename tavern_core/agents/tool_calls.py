@@ -105,9 +105,9 @@ class ToolCalls:
         self.begin(step)
         self.calls += [PastCall(data["tool"], data["arguments"], result_of(data["result"]), True) for data in unread]
         for (at, number), data in sorted(self._playback.calls.items()):
-            if at == step and (known := self._playback.results.get((at, number))) is not None:
+            if at == step and (recorded := self._playback.results.get((at, number))) is not None:
                 reads = (at, number) in self._playback.reads
-                self.calls.append(PastCall(data["tool"], data["arguments"], result_of(known), reads))
+                self.calls.append(PastCall(data["tool"], data["arguments"], result_of(recorded), reads))
 
     async def text(self, text: str) -> TextOutcome:
         """Run the TAM blocks of a text. Raises PersonRequired, PlaybackEnds."""
@@ -134,11 +134,11 @@ class ToolCalls:
             if not reads or len(group) == _AT_ONCE:
                 results += await _all(group)
                 group = []
-            made = self.invoke(tool, arguments, self._context, None)
+            pending = self.invoke(tool, arguments, self._context, None)
             if reads:
-                group.append(made)
+                group.append(pending)
             else:
-                results.append(await made)
+                results.append(await pending)
         return results + await _all(group)
 
     def _reader(self) -> str:
@@ -177,31 +177,33 @@ class ToolCalls:
         """Make one call. It is numbered now, so that concurrent calls keep their order in the record."""
         number, self._next = self._next, self._next + 1
         self.calls.append(PastCall(tool, arguments, _NOT_YET, False))
-        own = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
-        return self._make(number, _PendingCall(tool, arguments, context or self._context, own), len(self.calls) - 1)
+        call_key = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
+        return self._make(
+            number, _PendingCall(tool, arguments, context or self._context, call_key), len(self.calls) - 1
+        )
 
-    async def _make(self, number: int, asked: _PendingCall, place: int) -> ToolResult:
+    async def _make(self, number: int, pending: _PendingCall, place: int) -> ToolResult:
         at = self._step, number
-        known = self._playback.results.get(at)
-        if known is None:
+        recorded = self._playback.results.get(at)
+        if recorded is None:
             if self._playback.is_final:
                 raise PlaybackEnds
-            known = await self._live(at, asked)
-        result = result_of(known)
-        self.calls[place] = PastCall(asked.tool, asked.arguments, result, at in self._playback.reads)
+            recorded = await self._make_now(at, pending)
+        result = result_of(recorded)
+        self.calls[place] = PastCall(pending.tool, pending.arguments, result, at in self._playback.reads)
         return result
 
-    async def _live(self, at: tuple[int, int], asked: _PendingCall) -> Mapping[str, Any]:
+    async def _make_now(self, at: tuple[int, int], pending: _PendingCall) -> Mapping[str, Any]:
         step, number = at
-        tool, arguments = asked.tool, asked.arguments
+        tool, arguments = pending.tool, pending.arguments
         if at not in self._playback.calls:
-            begun = {"tool": tool, "arguments": dict(arguments), "key": asked.key}
+            begun = {"tool": tool, "arguments": dict(arguments), "key": pending.key}
             self._record("call", {"step": step, "index": number, **begun})
-        which: Any = self._services.reading if tool == READ_RESULT else tool
+        target: Any = self._services.reading if tool == READ_RESULT else tool
         mode, run = self._services.base.mode, self._services.pipeline.run
         # The idempotency key covers calls begun by an ended process: none is made twice, unless that is harmless.
         self._running += 1
-        result = await self._within(run(mode, which, arguments, asked.context, self._purpose, asked.key, DOOR))
+        result = await self._within(run(mode, target, arguments, pending.context, self._purpose, pending.key, DOOR))
         if (person := _waiting_for(result, tool, self._run)) is not None:
             raise PersonRequired(person)  # it has not ended, so it is made again
         self._running -= 1
@@ -227,8 +229,8 @@ class ToolCalls:
             text = text_of(result, self._language)
         if len(text) <= RESULT_CHARS:
             return result
-        whole = self.store_text(text, f"{tool.replace(':', '-')}.txt")
-        shown = {"beginning": text[:RESULT_CHARS], "characters": len(text), "whole": whole, "readOnWith": READ_RESULT}
+        address = self.store_text(text, f"{tool.replace(':', '-')}.txt")
+        shown = {"beginning": text[:RESULT_CHARS], "characters": len(text), "whole": address, "readOnWith": READ_RESULT}
         return ToolResult(True, shown, evidence=result._evidence, meta=result._meta, trace=result._trace)
 
     def store_text(self, text: str, name: str) -> str:
@@ -243,8 +245,8 @@ class ToolCalls:
         at = self._step, self._foreseen
         self._foreseen += 1
         if at in self._playback.foreseen:
-            known = self._playback.foreseen[at]
-            return None if known is None else _error(known)
+            recorded = self._playback.foreseen[at]
+            return None if recorded is None else _error(recorded)
         if self._playback.is_final:
             raise PlaybackEnds
         pipeline = self._services.pipeline
@@ -255,8 +257,8 @@ class ToolCalls:
         )
         if error is not None and (data := _waiting_for(failure(error), tool, self._run)) is not None:
             raise PersonRequired(data)
-        said = None if error is None else ToolError.of(error).to_json()
-        self._record("foreseen", {"step": at[0], "index": at[1], "tool": tool, "error": said})
+        error_json = None if error is None else ToolError.of(error).to_json()
+        self._record("foreseen", {"step": at[0], "index": at[1], "tool": tool, "error": error_json})
         return error
 
     def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
@@ -273,8 +275,8 @@ class ToolCalls:
         ]
 
     def _answer(self, result: ToolResult) -> str:
-        named = self._services.catalogue.descriptions.callable_name
-        return text_of(result, self._language, lambda tool: named(tool, self._context))
+        callable_name = self._services.catalogue.descriptions.callable_name
+        return text_of(result, self._language, lambda tool: callable_name(tool, self._context))
 
     def refusals(self, calls: Sequence[ModelCall], why: str, **values: Any) -> list[dict[str, Any]]:
         """The messages that refuse native calls, none of which is made."""
@@ -291,8 +293,8 @@ class _Finder:
         self.language, self.prepare = compiler.language, compiler.prepare
 
     async def find(self, written: str, context: CallContext | None) -> CallPlan:
-        which: Any = self._reading if written == READ_RESULT else written
-        return await self._compiler.find(which, context)
+        target: Any = self._reading if written == READ_RESULT else written
+        return await self._compiler.find(target, context)
 
 
 _NOT_YET: Final = ToolResult(False, error=ToolError("CANCELLED", "the call has not ended"))
