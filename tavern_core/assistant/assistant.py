@@ -75,12 +75,12 @@ class Assistant:
 
         Raises:
             UsageError: the request is empty, or too large for the model together with the workflow; an argument has another type (USAGE).
-            WorkflowNotFound, WorkflowInvalid: `workflow` is none (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
+            WorkflowNotFound, WorkflowInvalid: `workflow` is not one (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
             CallError: the model does not exist, may not be used, or fails.
         """
         _check_request(request, plan)
         _check_options(rounds, context)
-        before = await self._found(workflow)
+        before = await self._workflow_of(workflow)
         requests = ModelRequests(
             self._flow, self._flow.models.name_of(model), context, f"the assistant asks: {request[:100]}"
         )
@@ -167,13 +167,13 @@ class Assistant:
 
     # Parts -----------------------------------------------------------------------------------------------------------
 
-    async def _subject(self, what: Any) -> ToolSpec:
+    async def _subject(self, tool_or_workflow: Any) -> ToolSpec:
         """A tool, or a workflow as a tool."""
-        if what is None:
+        if tool_or_workflow is None:
             raise UsageError("a form is of a tool or a workflow, got None", hint='panel("text:translate")')
-        if isinstance(what, str) and ":" in what:
-            return await self._tool(what)
-        workflow = await self._found(what)
+        if isinstance(tool_or_workflow, str) and ":" in tool_or_workflow:
+            return await self._tool(tool_or_workflow)
+        workflow = await self._workflow_of(tool_or_workflow)
         outputs = {
             key: {"type": JSON_TYPES[slot.type]} if JSON_TYPES[slot.type] else {}
             for key, slot in workflow.outputs().items()
@@ -183,8 +183,8 @@ class Assistant:
             output_schema={"type": "object", "properties": outputs},
         )  # fmt: skip
 
-    async def _found(self, what: Any) -> Workflow:
-        found = getattr(what, "workflow", what)  # of a session
+    async def _workflow_of(self, source: Any) -> Workflow:
+        found = getattr(source, "workflow", source)  # of a session
         if isinstance(found, Workflow):
             return found
         return await self._flow.workflows.found(_EMPTY if found is None else found)

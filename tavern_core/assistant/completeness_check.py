@@ -23,16 +23,16 @@ _NO_RESULT: Final = frozenset({GROUP_INPUT, GROUP_OUTPUT, "core:Note", "core:fra
 
 
 def missing(before: Workflow, after: Workflow, needs: RequestNeeds) -> list[PatchProblem]:
-    """What is missing, all as warnings: the model stated the needs, and it may have been wrong.
+    """The missing parts, all as warnings, because the model stated the needs and may have been wrong.
 
     Args:
         before: the workflow without the patch; what was incomplete in it already is not reported again.
         after: the patched workflow, under the names of the patch.
     """
-    read, given = _read_inputs(after), _given_outputs(after)
+    read, provided = _read_inputs(after), _provided_outputs(after)
     return [
         *_inputs(before, after, needs, read),
-        *_outputs(before, after, needs, given),
+        *_outputs(before, after, needs, provided),
         *_types(after, needs),
         *_without_effect(before, after),
     ]
@@ -45,12 +45,12 @@ def _read_inputs(workflow: Workflow) -> set[str]:
     return {edge.source_handle or only for edge in workflow.edges if edge.source in starts}
 
 
-def _given_outputs(workflow: Workflow) -> set[str]:
+def _provided_outputs(workflow: Workflow) -> set[str]:
     """The outputs of the workflow that an edge or a value gives."""
     ends = {node.id: node for node in workflow.nodes if node.type == GROUP_OUTPUT}
     only = next(iter(workflow.interface_outputs)) if len(workflow.interface_outputs) == 1 else ""
-    given = {edge.target_handle or only for edge in workflow.edges if edge.target in ends}
-    return given | {key for node in ends.values() for key in node.input_values}
+    provided = {edge.target_handle or only for edge in workflow.edges if edge.target in ends}
+    return provided | {key for node in ends.values() for key in node.input_values}
 
 
 def _inputs(before: Workflow, after: Workflow, needs: RequestNeeds, read: set[str]) -> Iterator[PatchProblem]:
@@ -62,10 +62,10 @@ def _inputs(before: Workflow, after: Workflow, needs: RequestNeeds, read: set[st
             yield _warning("NEED_INPUT", text, fix, f"/interfaceInputs/{key}")
 
 
-def _outputs(before: Workflow, after: Workflow, needs: RequestNeeds, given: set[str]) -> Iterator[PatchProblem]:
+def _outputs(before: Workflow, after: Workflow, needs: RequestNeeds, provided: set[str]) -> Iterator[PatchProblem]:
     yield from _absent("NEED_OUTPUT", "interfaceOutputs", after.interface_outputs, needs.outputs)
     for key in after.interface_outputs:
-        if key not in given and (key in needs.outputs or key not in before.interface_outputs):
+        if key not in provided and (key in needs.outputs or key not in before.interface_outputs):
             text = f"nothing gives output {key!r} of the workflow"
             fix = f"add an edge from the node that computes it to input {key!r} of a {GROUP_OUTPUT} node"
             yield _warning("NEED_OUTPUT", text, fix, f"/interfaceOutputs/{key}")
@@ -110,7 +110,7 @@ def _computes(type_: str) -> bool:
 def completeness_warnings(
     problems: Sequence[PatchProblem], workflow: Workflow, needs: RequestNeeds, spec: Callable[[str], NodeSpec | None]
 ) -> list[PatchProblem]:
-    """The warnings, each with what to add; those that follow from others are left out."""
+    """The warnings, each with the operations to add; those that follow from others are left out."""
     return _CompletenessCheck(problems, workflow, needs, spec).all()
 
 
@@ -132,7 +132,7 @@ class _CompletenessCheck:
         """Outputs that a suggestion uses."""
 
     def all(self) -> list[PatchProblem]:
-        found = [self._one(problem) for problem in self._problems]
+        found = [self._with_fix(problem) for problem in self._problems]
         used = {node for node, _ in self._taken}
         return [
             problem
@@ -141,7 +141,7 @@ class _CompletenessCheck:
             and not (problem.code == "UNUSED_NODE" and _last(problem.pointer) in used)
         ]
 
-    def _one(self, problem: PatchProblem) -> PatchProblem:
+    def _with_fix(self, problem: PatchProblem) -> PatchProblem:
         match problem.code:
             case "NEED_OUTPUT":
                 return self._output(problem)
@@ -228,7 +228,7 @@ _MOST_SHOWN: Final = 5
 
 
 def connect(graph: DraftGraph, node: str, slot: Slot) -> str:
-    """How an input gets a value; empty if no output fits."""
+    """Suggest an edge that gives an input its value; empty if no output fits."""
     found = graph.fitting(node, slot)
     return f"connect an output that fits ({listed(found)}): {add_edge(found[0], (node, slot.key))}" if found else ""
 

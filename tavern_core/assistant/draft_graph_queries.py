@@ -50,12 +50,12 @@ class DraftGraph:
 
     def open_inputs(self, node: str) -> Iterator[Slot]:
         """Required inputs without an edge, a value or a default."""
-        fed = {handle.partition("__")[0] for _, _, (target, handle) in self._edges if target == node}
+        connected = {handle.partition("__")[0] for _, _, (target, handle) in self._edges if target == node}
         for key, slot in self.inputs(node).items():
             if (
                 slot.required is True
                 and slot.default is ABSENT
-                and key not in fed
+                and key not in connected
                 and key not in self._values.get(node, {})
             ):
                 yield slot
@@ -85,7 +85,7 @@ class DraftGraph:
         Args:
             key: an input of this name comes first.
         """
-        fed = {(target, handle.partition("__")[0]) for _, _, (target, handle) in self._edges}
+        connected = {(target, handle.partition("__")[0]) for _, _, (target, handle) in self._edges}
         ahead = self._ahead(node)
         found = [
             (
@@ -101,13 +101,13 @@ class DraftGraph:
             if target not in ahead and target != node
             for slot in self.inputs(target).values()
             if mismatch(output, slot) is None
-            and (slot.multi or ((target, slot.key) not in fed and slot.key not in self._values.get(target, {})))
+            and (slot.multi or ((target, slot.key) not in connected and slot.key not in self._values.get(target, {})))
             and not slot.is_closed
         ]
         return [end for *_, end in sorted(found)]
 
     def uses(self, node: str) -> int:
-        """How many edges begin at a node."""
+        """The number of edges that begin at a node."""
         return sum(source == node for _, (source, _), _ in self._edges)
 
     def beside(self, node: str) -> list[WorkflowEdge]:

@@ -134,17 +134,17 @@ class ProposalBuilder:
             return PatchVerdict(None, (no_change("every value of the patch is there already"),))
         names = {id_: local for local, id_ in outcome.ids.items()}
         warnings = [problem for problem in outcome.problems if self._is_new_warning(problem)]
-        said = {(problem.code, problem.pointer) for problem in warnings}
+        reported = {(problem.code, problem.pointer) for problem in warnings}
         needs = answered.needs | self._stated
-        lacks = missing(self._before, outcome.workflow, needs)
-        warnings += [problem for problem in lacks if (problem.code, problem.pointer) not in said]
+        missing_parts = missing(self._before, outcome.workflow, needs)
+        warnings += [problem for problem in missing_parts if (problem.code, problem.pointer) not in reported]
         warnings = completeness_warnings(warnings, outcome.workflow, needs, self._flow.nodes.find)
-        tried = None
+        dry_run = None
         if self._dry_runner is not None:
-            tried = await self._dry_runner.run(outcome.workflow, self._requests.context)
-            warnings += tried.problems
+            dry_run = await self._dry_runner.run(outcome.workflow, self._requests.context)
+            warnings += dry_run.problems
         warnings = [_under_names(problem, names) for problem in warnings]
-        return PatchVerdict(CheckedPatch(outcome, tried), warnings, await self._definitions(warnings))
+        return PatchVerdict(CheckedPatch(outcome, dry_run), warnings, await self._definitions(warnings))
 
     def _is_new_warning(self, problem: PatchProblem) -> bool:
         key = (problem.code, problem.node, problem.slot, problem.edge)
@@ -173,9 +173,9 @@ class ProposalBuilder:
                 types += problem.nearest
             elif problem.code in _ABOUT_SLOTS:
                 types += self._types_in(problem.message)
-        fresh = [type_ for type_ in dict.fromkeys(types) if type_ not in self._shown][:_MOST_DEFINITIONS]
-        await self._flow.nodes.activate_for(fresh)
-        return self._documents(fresh, _DEFINITION_TOKENS)
+        unseen = [type_ for type_ in dict.fromkeys(types) if type_ not in self._shown][:_MOST_DEFINITIONS]
+        await self._flow.nodes.activate_for(unseen)
+        return self._documents(unseen, _DEFINITION_TOKENS)
 
     def _types_in(self, message: str) -> Iterator[str]:
         for word in message.replace("(", " ").replace(")", " ").split():

@@ -1,4 +1,4 @@
-"""A changed workflow is run once without consequences: sample inputs, a scripted model for every model, tools only checked.
+"""Runs a changed workflow once without consequences: sample inputs, a scripted model for every model, tools only checked.
 
 Nodes that could change or read something outside do not run, nor do those that need their results.
 """
@@ -25,7 +25,7 @@ from tavern_core.model.run import NodeError
 from tavern_core.model.workflow import Workflow, WorkflowNode
 
 TIMEOUT_MS: Final = 10_000
-_STOOD_IN: Final = frozenset({"core:LLM", "core:CallTool"})
+_REPLACED: Final = frozenset({"core:LLM", "core:CallTool"})
 """Types that a scripted model and a dry call replace."""
 _WAITING: Final = frozenset({"core:Ask", "core:Delay"})
 """Types that need a person or time."""
@@ -36,7 +36,7 @@ _SAMPLES: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a dry run found."""
+    """The outcome of a dry run."""
 
     state: str
     """A RunState, or ``skipped``: nothing could run."""
@@ -68,41 +68,41 @@ class DryRunner:
 
     async def run(self, workflow: Workflow, context: CallContext | None) -> DryRun:
         """Run a valid workflow without consequences. Never raises."""
-        out = self._left_out(workflow)
+        left_out = self._left_out(workflow)
         inputs = {key: sample(slot) for key, slot in workflow.inputs().items()}
-        targets = tuple(node.id for node in workflow.nodes if node.id not in out and not self._is_drawn(node.type))
+        targets = tuple(node.id for node in workflow.nodes if node.id not in left_out and not self._is_drawn(node.type))
         if not targets:
-            return DryRun("skipped", inputs, {}, tuple(sorted(out)))
+            return DryRun("skipped", inputs, {}, tuple(sorted(left_out)))
         self._made = self._made or self._flow.dry_run(ScriptedLLM(_answer))
-        options: dict[str, Any] = {"to": targets} if out else {}
+        options: dict[str, Any] = {"to": targets} if left_out else {}
         try:
             result = await self._made.run(
                 workflow, inputs, context=context, cache=False, keep=False, timeout_ms=TIMEOUT_MS, **options
             )
         except TavernError as error:
             problem = PatchProblem("DRY_RUN", error.message, hint=error.hint, severity="warning")
-            return DryRun("error", inputs, {}, tuple(sorted(out)), (problem,))
-        invented = _with_dependents(workflow, [node.id for node in workflow.nodes if node.type in _STOOD_IN])
+            return DryRun("error", inputs, {}, tuple(sorted(left_out)), (problem,))
+        invented = _with_dependents(workflow, [node.id for node in workflow.nodes if node.type in _REPLACED])
         failed = [(error.path.partition("/")[0] in invented, _problem(error)) for error in result.errors]
         sure, unsure = (tuple(problem for behind, problem in failed if behind is which) for which in (False, True))
-        return DryRun(result.state, inputs, result.outputs, tuple(sorted(out)), sure, unsure)
+        return DryRun(result.state, inputs, result.outputs, tuple(sorted(left_out)), sure, unsure)
 
     def _left_out(self, workflow: Workflow) -> set[str]:
         return _with_dependents(workflow, [node.id for node in workflow.nodes if self._has_effects(node, workflow)])
 
     def _has_effects(self, node: WorkflowNode, workflow: Workflow, depth: int = 0) -> bool:
-        if node.type in _STOOD_IN:
+        if node.type in _REPLACED:
             return False
         if node.type not in GROUPS:
             spec = self._flow.nodes.find(node.type)
             return node.type in _WAITING or spec is None or bool(spec.capabilities)
         files, reference = self._flow.workflows.workflow_files, reference_of(node)
-        own = f"{workflow.id.rpartition('.')[0]}.{reference}"  # what the compiler takes inside a plugin's workflow
+        own_id = f"{workflow.id.rpartition('.')[0]}.{reference}"  # what the compiler takes inside a plugin's workflow
         try:
-            inside = files.get(own if own in files else reference)
+            group = files.get(own_id if own_id in files else reference)
         except TavernError:
             return True
-        return depth > depths.EFFECTS or any(self._has_effects(each, inside, depth + 1) for each in inside.nodes)
+        return depth > depths.EFFECTS or any(self._has_effects(each, group, depth + 1) for each in group.nodes)
 
     def _is_drawn(self, type_: str) -> bool:
         spec = self._flow.nodes.find(type_)

@@ -108,8 +108,8 @@ def widgets_for(schema: Mapping[str, Any]) -> tuple[str, ...]:
 
 def properties_of(inputs: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Input → its schema."""
-    given = inputs.get("properties")
-    return {name: _single(each) for name, each in given.items()} if isinstance(given, Mapping) else {}
+    properties = inputs.get("properties")
+    return {name: _single(each) for name, each in properties.items()} if isinstance(properties, Mapping) else {}
 
 
 def _single(schema: Any) -> Mapping[str, Any]:
@@ -193,8 +193,8 @@ def _entry(section: str, name: str, entry: Any) -> Iterator[PatchProblem]:
         if key not in known:
             yield _wrong(f"{place}/{key}", f"there is no key {key!r:.80} in {section}", known_instead(key, list(known)))
         elif not isinstance(value, known[key]) or (known[key] is int and isinstance(value, bool)):
-            what = {str: "text", int: "a whole number", bool: "true or false"}[known[key]]
-            yield _wrong(f"{place}/{key}", f"{key} of {name!r:.80} is {what}", f"write {what}")
+            expected = {str: "text", int: "a whole number", bool: "true or false"}[known[key]]
+            yield _wrong(f"{place}/{key}", f"{key} of {name!r:.80} is {expected}", f"write {expected}")
 
 
 def _fields(layout: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[PatchProblem]:
@@ -271,11 +271,11 @@ async def panel(
 ) -> Panel:
     """See `Assistant.panel`."""
     inputs, outputs = dict(subject.input_schema), _outputs_of(subject.output_schema)
-    if layout is not None and (wrong := mismatches(layout, inputs, outputs)):
+    if layout is not None and (layout_problems := mismatches(layout, inputs, outputs)):
         raise UsageError(
-            f"the layout does not fit {subject.id}: {wrong[0].message}",
-            hint=wrong[0].hint,
-            problems=[problem.to_json() for problem in wrong],
+            f"the layout does not fit {subject.id}: {layout_problems[0].message}",
+            hint=layout_problems[0].hint,
+            problems=[problem.to_json() for problem in layout_problems],
         )
     current = layout or proposed_layout(subject.display_name or subject.id, subject.description, inputs, outputs)
     if not request.strip():

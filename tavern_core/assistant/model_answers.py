@@ -1,4 +1,4 @@
-"""What a model answered: a patch, its needs and its reason, read from text or from structured data. No I/O, and nothing raises."""
+"""Reads the answers of a model: a patch, its needs and its reason, from text or structured data. No I/O; never raises."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _FILE: Final = "answer"
 
 @dataclass(frozen=True, slots=True)
 class RequestNeeds:
-    """What a request needs, as the model stated it."""
+    """The needs of a request, as the model stated them."""
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -92,8 +92,8 @@ def read_answer(answer: LLMAnswer) -> ParsedAnswer | PatchProblem:
     if answer.data is not None:
         return _answered(answer.data)
     text = _THOUGHT.sub(_blank, answer.text[:LONGEST])
-    found: list[Any] = []
-    broken: PatchProblem | None = None
+    documents: list[Any] = []
+    first_problem: PatchProblem | None = None
     for part in _candidates(text):
         document = read_json(part, _FILE, code="BAD_JSON")
         if document.findings:
@@ -101,10 +101,10 @@ def read_answer(answer: LLMAnswer) -> ParsedAnswer | PatchProblem:
             place = (
                 f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
             )
-            broken = broken or PatchProblem("BAD_JSON", f"{place}{first.message}", hint=first.hint)
+            first_problem = first_problem or PatchProblem("BAD_JSON", f"{place}{first.message}", hint=first.hint)
         else:
-            found.append(document.data)
-    patches = [data for data in found if _is_patch(data)]
+            documents.append(document.data)
+    patches = [data for data in documents if _is_patch(data)]
     if len(patches) > 1 and any(other != patches[0] for other in patches[1:]):
         return PatchProblem(
             "SEVERAL_PATCHES", f"there are {len(patches)} patches", hint="send one list with all operations"
@@ -115,9 +115,11 @@ def read_answer(answer: LLMAnswer) -> ParsedAnswer | PatchProblem:
         return PatchProblem(
             "CUT_OFF", "the answer ended before its JSON did", hint="answer with fewer words and a smaller patch"
         )
-    if broken is not None:
-        return broken
-    return _answered(found[0]) if found else PatchProblem("NO_PATCH", "there is no JSON in the answer", hint=_FORM)
+    if first_problem is not None:
+        return first_problem
+    if not documents:
+        return PatchProblem("NO_PATCH", "there is no JSON in the answer", hint=_FORM)
+    return _answered(documents[0])
 
 
 _FORM: Final = 'answer with {"reason": "…", "patch": [{"op": "add", "path": "/nodes/…", "value": {…}}]}'
@@ -173,12 +175,12 @@ def _end(text: str, start: int) -> int | None:
     """The end of the brackets that open at `start`; None if they do not close."""
     depth, in_string = 0, False
     for found in _TOKENS.finditer(text, start):
-        sign = found[0]
-        if sign == '"':
+        character = found[0]
+        if character == '"':
             in_string = not in_string
-        elif not in_string and sign in "[{":
+        elif not in_string and character in "[{":
             depth += 1
-        elif not in_string and sign in "]}":
+        elif not in_string and character in "]}":
             depth -= 1
             if depth == 0:
                 return found.end()

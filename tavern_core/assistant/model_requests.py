@@ -1,4 +1,4 @@
-"""The requests of one proposal to one model, each of them governed, and what they took."""
+"""The requests of one proposal to one model, each of them governed, and their usage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_SCHEMA: Final = frozenset({"UPSTREAM_ERROR", "TOOL_ERROR", "OUTPUT_SCHEMA_IN
 
 
 class ModelRequests:
-    """One model for one proposal."""
+    """The requests to one model for one proposal."""
 
     def __init__(self, flow: WorkflowServices, model: str, context: CallContext | None, purpose: str) -> None:
         self._models = flow.models
@@ -50,7 +50,7 @@ class ModelRequests:
 
     @property
     def spent(self) -> ModelUsage:
-        """What the requests so far took."""
+        """The usage of the requests so far."""
         price = self._attribute("price")
         return ModelUsage.of(self.usages, price if isinstance(price, Price) else None)
 

@@ -20,7 +20,7 @@ from tavern_core.model.node import NodeMatch, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow
 
 NEAREST: Final = 20
-"""How many example workflows count; the nearer, the more."""
+"""The number of example workflows that count; nearer ones count more."""
 _NEARNESS: Final = 3
 """The power of their BM25 scores: the nearest three decide mostly."""
 _MOST_WORDS: Final = 64
@@ -31,10 +31,10 @@ _MOST_FOUND: Final = 40
 _MOST_CLAUSES: Final = 6
 _MOST_STEPS: Final = 32
 _EACH: Final = 5
-"""How many nodes are chosen for one clause or one step."""
+"""The number of nodes that are chosen for one clause or one step."""
 _BY_EXAMPLES, _BY_WORDS, _BY_CLAUSE, _BY_STEP = 1.0, 0.5, 0.1, 0.1
 _ENOUGH_EXAMPLES: Final = 10
-"""What fewer examples use is hardly popular."""
+"""With fewer examples, their use of a node type says little about its popularity."""
 _BEST_OF_STEP: Final = 0.5
 """The best match of a step comes before most of what is merely popular: the step was written to find it."""
 _CLAUSE: Final = re.compile(r"[.,;:!?。，；：！？、\n]+|\b(?:and|then|with)\b")
@@ -42,7 +42,7 @@ _CLAUSE: Final = re.compile(r"[.,;:!?。，；：！？、\n]+|\b(?:and|then|wit
 
 @dataclass(frozen=True, slots=True)
 class ExampleWorkflow:
-    """What is kept of an example workflow."""
+    """The searchable parts of an example workflow."""
 
     types: frozenset[str]
     words: Mapping[str, Sequence[str]]
@@ -73,7 +73,7 @@ class NodeIndex:
         self.ports = Ports()
 
     def sync(self, specs: Sequence[NodeSpec], examples: Mapping[str, ExampleWorkflow]) -> bool:
-        """Make these all that is in it; only what changed is read again.
+        """Replace the content of the index; only changed entries are read again.
 
         Args:
             specs: the same object again means the same types.
@@ -100,12 +100,12 @@ class NodeIndex:
         return bool(stale or fresh)
 
     def _counts(self, type_: str) -> bool:
-        """Notes and frames occur everywhere and do nothing."""
+        """Whether a type counts; notes and frames occur everywhere and do nothing."""
         spec = self.specs.get(type_)
         return spec is not None and not spec.is_ui_node
 
     def evidence(self, request: str, plan: Sequence[str]) -> Iterator[Ranking]:
-        """What speaks for which types: the examples, the words of the request, of its clauses, and of each step of a plan."""
+        """The evidence for node types: the examples, the words of the request, of its clauses, and of each step of a plan."""
         near = self._near.rank(query_words(request, _MOST_WORDS), NEAREST, self._examples.__contains__)
         trust = 1.0 if near else min(1.0, len(self._examples) / _ENOUGH_EXAMPLES)
         yield Ranking(_BY_EXAMPLES * trust, self._by_examples(near))
@@ -178,13 +178,13 @@ def _changes(known: Mapping[str, object], wanted: Mapping[str, object]) -> tuple
 
 
 # Port matching --------------------------------------------------------------------------------------------------------
-# Which node types give what an input needs, and take what an output gives.
+# The node types with an output that fits an input, and those with an input that fits an output.
 #
 # Only ports that say something count: everything fits a WILDCARD, and nearly every node has a STRING.
 
 _SPECIFIC: Final = frozenset({"OBJECT", "BINARY", "ARRAY"})
 _Form = tuple[str, tuple[str, ...], bool, bool]
-"""What decides whether two slots fit: type, categories, stream, multi."""
+"""The properties that decide whether two slots fit: type, categories, stream, multi."""
 _Types = Mapping[_Form, tuple[Slot, tuple[str, ...]]]
 """Form → one such slot, and the types that have it. Types share few forms."""
 
@@ -249,12 +249,12 @@ def _by_form(sides: Iterable[tuple[str, Mapping[str, Slot]]]) -> _Types:
 # Several orders of the same things become one: reciprocal rank fusion (Cormack, Clarke and Büttcher 2009), with weights.
 
 _DAMPING: Final = 20
-"""How little the first places differ; chosen on the development part of the benchmark, like the weights."""
+"""The larger, the less the first places differ; chosen on the development part of the benchmark, like the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """One order of node types."""
+    """An order of node types."""
 
     weight: float
     reasons: Mapping[str, str]
@@ -268,9 +268,9 @@ def fuse_rankings(evidence: Iterable[Ranking], limit: int) -> list[NodeMatch]:
     ['b', 'a']
     """
     scores: dict[str, list[tuple[float, str]]] = {}
-    for one in evidence:
-        for place, (type_, why) in enumerate(one.reasons.items(), 1):
-            scores.setdefault(type_, []).append((one.weight / (_DAMPING + place), why))
+    for ranking in evidence:
+        for place, (type_, why) in enumerate(ranking.reasons.items(), 1):
+            scores.setdefault(type_, []).append((ranking.weight / (_DAMPING + place), why))
     totals = {type_: sum(sorted(score for score, _ in found)) for type_, found in scores.items()}
     best = sorted(totals, key=lambda type_: (-totals[type_], type_))[: max(limit, 0)]
     return [NodeMatch(type_, totals[type_], _why(scores[type_])) for type_ in best]

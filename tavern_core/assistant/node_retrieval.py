@@ -35,7 +35,7 @@ _SECTION: Final = "rankers"
 _MOST_RANKED: Final = 100
 _BY_RANKER, _BY_WORKFLOW, _BY_PORTS = 0.5, 0.3, 0.05
 _CHOSEN: Final = 12
-"""How many of the best types are searched for inputs that none of them feeds."""
+"""The number of best types that are searched for inputs that none of them feeds."""
 _MOST_PORTS: Final = 8
 _MOST_PER_PORT: Final = 3
 
@@ -91,7 +91,7 @@ class NodeRetrieval:
         ranked = [await self._by_ranker(name, f"{request}\n{' '.join(steps)}".strip()) for name in self._rankers()]
         found += [Ranking(_BY_RANKER, reasons) for reasons in ranked]
         best: list[NodeMatch] = await self._mode.blocking(
-            self._completed, found, min(limit, MOST_RESULTS), seconds=None
+            self._with_feeders, found, min(limit, MOST_RESULTS), seconds=None
         )
         return best
 
@@ -108,7 +108,7 @@ class NodeRetrieval:
                 found.append(Ranking(_BY_WORKFLOW, self._beside(current)))
         return found
 
-    def _completed(self, found: list[Ranking], limit: int) -> list[NodeMatch]:
+    def _with_feeders(self, found: list[Ranking], limit: int) -> list[NodeMatch]:
         """The best types, among them some that feed an input which none of the best feeds."""
         with self._lock:
             chosen = [match.type for match in fuse_rankings(found, _CHOSEN)]
@@ -122,7 +122,7 @@ class NodeRetrieval:
             return fuse_rankings([*found, Ranking(_BY_PORTS, self._feeding(open_))], limit)
 
     def _beside(self, workflow: Workflow) -> dict[str, str]:
-        """What fits the open inputs and the unused outputs of the current workflow."""
+        """The node types that fit the open inputs and the unused outputs of the current workflow."""
         ends = {(edge.target, (edge.target_handle or "").partition("__")[0]) for edge in workflow.edges}
         starts = {edge.source for edge in workflow.edges}
         nodes = [
@@ -153,14 +153,14 @@ class NodeRetrieval:
 
     def _examples(self) -> dict[str, ExampleWorkflow]:
         """The examples of the host, of plugins and of `assistant.examples`, in order; invalid files are left out."""
-        made: dict[str, tuple[Workflow, ExampleWorkflow]] = {}
+        current: dict[str, tuple[Workflow, ExampleWorkflow]] = {}
         for id_, source in islice(self._files.list().items(), MOST_EXAMPLES):
             with suppress(TavernError):
                 workflow = self._files.open(source)
-                known = self._made.get(id_)
-                made[id_] = known if known and known[0] is workflow else (workflow, ExampleWorkflow.of(workflow))
-        self._made = made
-        found = {id_: example for id_, (_, example) in made.items()}
+                cached = self._made.get(id_)
+                current[id_] = cached if cached and cached[0] is workflow else (workflow, ExampleWorkflow.of(workflow))
+        self._made = current
+        found = {id_: example for id_, (_, example) in current.items()}
         for folder in self._folders:
             for id_, example in folder.read().items():
                 found.setdefault(id_, example)
@@ -174,11 +174,13 @@ class NodeRetrieval:
     async def _by_ranker(self, name: str, query: str) -> dict[str, str]:
         """The order of one ranker; none if it fails, is still resting, or names nothing that exists."""
         ranker, owner = self._contributions.get(_SECTION, name), self._contributions.owner(_SECTION, name) or ""
-        kept, until = self._resting.get(name, (None, 0.0))
-        if ranker is None or (kept is ranker and time.monotonic() < until):
+        hung_ranker, until = self._resting.get(name, (None, 0.0))
+        if ranker is None or (hung_ranker is ranker and time.monotonic() < until):
             return {}
         try:
-            answer = await self._calls.work("it", ranker.rank, query, self._described(), _MOST_RANKED, mode=self._mode)
+            answer = await self._calls.work(
+                "it", ranker.rank, query, self._node_documents(), _MOST_RANKED, mode=self._mode
+            )
             ids = [id_ for id_ in islice(answer, _MOST_RANKED) if isinstance(id_, str) and id_ in self._index.specs]
         except Exception as error:  # noqa: BLE001 - any error of a plugin
             if isinstance(error, TimeoutError):
@@ -188,7 +190,7 @@ class NodeRetrieval:
             return {}
         return dict.fromkeys(ids, f"ranked by {name}")
 
-    def _described(self) -> tuple[NodeDocument, ...]:
+    def _node_documents(self) -> tuple[NodeDocument, ...]:
         with self._lock:
             if self._documents is None:
                 self._documents = tuple(
@@ -207,26 +209,26 @@ def _is_open(slot: Slot) -> bool:
 
 
 class ExampleFolder:
-    """One folder of `assistant.examples`. Used by one thread at a time."""
+    """A folder of `assistant.examples`. Used by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._listed: tuple[Stamp, list[Path]] | None = None
         self._known: dict[str, tuple[Stamp, ExampleWorkflow | None]] = {}
-        """File → its stamp and what is kept of it; None: it is not a workflow."""
+        """File → its stamp and its searchable parts; None: it is not a workflow."""
 
     def read(self) -> dict[str, ExampleWorkflow]:
         """Id → example; files that are not workflows are left out."""
-        found, kept = {}, {}
+        found, entries = {}, {}
         for path in self._paths():
             file = str(path)
-            stamp, known = stamp_at(file), self._known.get(file)
-            if known is None or stamp is None or known[0] != stamp:
-                known = stamp or (0, 0, 0, 0), _read(path)
-            kept[file] = known
-            if known[1] is not None:
-                found[path.name.removesuffix(SUFFIX)] = known[1]
-        self._known = kept
+            stamp, entry = stamp_at(file), self._known.get(file)
+            if entry is None or stamp is None or entry[0] != stamp:
+                entry = stamp or (0, 0, 0, 0), _read(path)
+            entries[file] = entry
+            if entry[1] is not None:
+                found[path.name.removesuffix(SUFFIX)] = entry[1]
+        self._known = entries
         return found
 
     def _paths(self) -> list[Path]:
@@ -237,7 +239,7 @@ class ExampleFolder:
 
 
 def _read(path: Path) -> ExampleWorkflow | None:
-    """The whole workflow is not kept: an application may have thousands of examples."""
+    """The searchable parts of a workflow file, because there may be thousands of files; None: it is not a workflow."""
     try:
         with open_regular(path) as file:
             return ExampleWorkflow.of(

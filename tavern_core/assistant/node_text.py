@@ -36,14 +36,14 @@ def node_documents(specs: Sequence[NodeSpec], tokens: int) -> list[str]:
         return long
     short = [node_document(spec, short=True) for spec in specs]
     sizes = [(tokens_of(one) + 1, tokens_of(other) + 1) for one, other in zip(long, short, strict=True)]
-    kept = _prefix([small for _, small in sizes], tokens)
-    left = tokens - sum(small for _, small in sizes[:kept])
-    complete = _prefix([max(large - small, 0) for large, small in sizes[:kept]], left)
-    return [*long[:complete], *short[complete:kept]]
+    shown = _prefix([small for _, small in sizes], tokens)
+    remaining = tokens - sum(small for _, small in sizes[:shown])
+    complete = _prefix([max(large - small, 0) for large, small in sizes[:shown]], remaining)
+    return [*long[:complete], *short[complete:shown]]
 
 
 def _prefix(sizes: Iterable[int], most: int) -> int:
-    """How many of the first `sizes` add up to at most `most`."""
+    """The number of first `sizes` that add up to at most `most`."""
     count = total = 0
     for size in sizes:
         total += size
@@ -54,15 +54,15 @@ def _prefix(sizes: Iterable[int], most: int) -> int:
 
 
 def node_document(spec: NodeSpec, *, short: bool = False) -> str:
-    """One node type as text.
+    """A node type as text.
 
     Args:
         short: without the descriptions of its ports, and with the beginning of its own.
     """
     name = fold_lines(spec.display_name, _LONGEST_NAME)
     title = spec.type if name in ("", spec.name) else f"{spec.type} ({name})"
-    about = fold_lines(spec.description, _SHORT_DESCRIPTION if short else _DESCRIPTION)
-    lines = [f"{title}: {about}" if about else title]
+    description = fold_lines(spec.description, _SHORT_DESCRIPTION if short else _DESCRIPTION)
+    lines = [f"{title}: {description}" if description else title]
     for mode in (None, *spec.modes.values()):
         where = "" if mode is None else f" of mode {mode.id}"
         inputs = spec.inputs if mode is None else mode.inputs or {}

@@ -1,4 +1,4 @@
-"""What a model is asked: the request, the workflow, the node types that may be needed, and how to write a patch.
+"""The messages to a model: the request, the workflow, the node types that may be needed, and how to write a patch.
 
 The same arguments always give the same messages. Their size is bounded: documents are left out from the end, and a large
 workflow is shortened.
@@ -156,11 +156,11 @@ def patch_messages(
     head = f"# {titles['request']}\n{request.strip()}\n"
     if steps:
         head += f"\n# {titles['plan']}\n" + "\n".join(f"{at}. {step}" for at, step in enumerate(steps, 1)) + "\n"
-    left = tokens - tokens_of(system) - tokens_of(head) - 20
-    workflow, is_cut = _fitting(shown, int(left * (1 - _FOR_DOCUMENTS)))
-    kept = documents(max(left - tokens_of(workflow), 0))
+    remaining = tokens - tokens_of(system) - tokens_of(head) - 20
+    workflow, is_cut = _fitting(shown, int(remaining * (1 - _FOR_DOCUMENTS)))
+    texts = documents(max(remaining - tokens_of(workflow), 0))
     title = titles["workflow"] + (f" {titles['cut']}" if is_cut else "")
-    parts = [head, *([f"# {titles['nodes']}\n" + "\n\n".join(kept) + "\n"] if kept else []), f"# {title}\n{workflow}"]
+    parts = [head, *([f"# {titles['nodes']}\n" + "\n\n".join(texts) + "\n"] if texts else []), f"# {title}\n{workflow}"]
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n".join(parts)}]
 
 
@@ -202,7 +202,7 @@ def layout_messages(
 
 def _fitting(shown: Mapping[str, Any], tokens: int) -> tuple[str, bool]:
     """The workflow as JSON within a size, and whether it was shortened. Raises UsageError: it cannot be."""
-    for number, form in enumerate((_whole, _without_long_values, _without_values)):
+    for number, form in enumerate((_unchanged, _without_long_values, _without_values)):
         text = _json(form(shown))
         if tokens_of(text) <= tokens:
             return text, number > 0
@@ -216,7 +216,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _whole(value: Mapping[str, Any]) -> Any:
+def _unchanged(value: Mapping[str, Any]) -> Any:
     return value
 
 

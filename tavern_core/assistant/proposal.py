@@ -1,4 +1,4 @@
-"""What the assistant proposes: a checked change that is not applied yet."""
+"""The proposal of the assistant: a checked change that is not applied yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tavern_core.model.workflow import Workflow
 
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
-    """What the requests to the model took."""
+    """The usage of requests to a model."""
 
     requests: int = 0
     input: int = 0
@@ -67,7 +67,7 @@ class Proposal:
     """Why the model changed nothing."""
     needs: RequestNeeds = RequestNeeds()
     problems: tuple[PatchProblem, ...] = ()
-    """Without a valid change: what is wrong with the last answer."""
+    """Without a valid change: the problems of the last answer."""
     warnings: tuple[PatchProblem, ...] = ()
     """Warnings about a valid change."""
     removed_edges: tuple[RemovedEdge, ...] = ()

@@ -26,7 +26,7 @@ _LONGEST_SHOWN: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class RepairAttempt:
-    """One answer and what was wrong with it."""
+    """An answer and its problems."""
 
     answer: str
     problems: tuple[PatchProblem, ...] = ()
@@ -37,7 +37,7 @@ class RepairAttempt:
 
 
 class PatchVerdict(Generic[T]):
-    """What became of one patch.
+    """The verdict about one patch.
 
     Args:
         result: the patched document, if it is valid.
@@ -52,7 +52,7 @@ class PatchVerdict(Generic[T]):
 
 
 class CycleResult(Generic[T]):
-    """How a cycle ended."""
+    """The result of a cycle."""
 
     def __init__(self) -> None:
         self.rounds: list[RepairAttempt] = []
@@ -60,12 +60,12 @@ class CycleResult(Generic[T]):
         """The answer with the result."""
         self.result: T | None = None
         self.problems: tuple[PatchProblem, ...] = ()
-        """Warnings of the result; without one, what is wrong with the last answer."""
+        """Warnings of the result; without one, the problems of the last answer."""
         self.declined = ""
         """The reason of a model that changed nothing."""
 
     def take(self, answered: object, judged: PatchVerdict[T]) -> None:
-        """Keep a result that has fewer warnings than the one so far; while there is none, what is wrong."""
+        """Keep a result that has fewer warnings than the one so far; while there is none, keep the problems."""
         if isinstance(answered, ParsedAnswer) and judged.result is not None:
             if self.result is None or len(judged.problems) < len(self.problems):
                 self.answered, self.result, self.problems = answered, judged.result, judged.problems
@@ -74,7 +74,7 @@ class CycleResult(Generic[T]):
 
 
 def _reported(answer: str, judged: PatchVerdict[Any], language: Language) -> list[Message]:
-    """The last answer of the model, and what is wrong with it."""
+    """The messages with the last answer of the model and its problems."""
     return [
         {"role": "assistant", "content": answer[:_LONGEST_SHOWN]},
         {"role": "user", "content": report(judged.problems, language, judged.definitions)},
@@ -146,7 +146,7 @@ def _written(answer: LLMAnswer) -> str:
 
 
 # Problem report -------------------------------------------------------------------------------------------------------
-# What is wrong with the answer of a model, in terms that the model knows: its operations, its names, the allowed values.
+# The problems of a model's answer, in terms that the model knows: its operations, its names, the allowed values.
 
 ANSWER_CODES: Final[Mapping[str, str]] = {
     "NO_PATCH": "The answer has no JSON.",

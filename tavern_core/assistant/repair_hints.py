@@ -27,7 +27,7 @@ _QUOTED: Final = re.compile("'([^']*)'")
 _NUMBER: Final = re.compile(r"\d+")
 _OF_EDGES: Final = frozenset({"DANGLING_EDGE", "UNKNOWN_HANDLE", "TYPE_MISMATCH", "STREAM_MISMATCH"})
 Advised = PatchProblem | None
-"""None: it follows from other problems, or was said already."""
+"""None: it follows from other problems, or was reported already."""
 
 
 def with_repair_operations(
@@ -63,10 +63,10 @@ class _Advice:
         self._new = free_names(missing, {node.id for node in draft.nodes} | self._lost.keys())
         self._graph = DraftGraph(draft, spec, {**self._lost, **self._new})
         self._wrong = {self._edges[p.edge].target for p in problems if p.code in _OF_EDGES and p.edge in self._edges}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def all(self) -> list[PatchProblem]:
-        found = [self._one(problem) for problem in self._problems]
+        found = [self._with_operation(problem) for problem in self._problems]
         return [problem for problem in found if problem is not None] + list(self._needed())
 
     def _named_by_edges(self) -> dict[str, str]:
@@ -99,7 +99,7 @@ class _Advice:
         type_ = next((node.type for node in self._draft.nodes if node.id == near), "")
         return bool(near) and not _is_numbered_as(name, near) and _has_handles(type_, self._used(name), self._spec)
 
-    def _one(self, problem: PatchProblem) -> Advised:
+    def _with_operation(self, problem: PatchProblem) -> Advised:
         match problem.code:
             case "DANGLING_EDGE":
                 return self._dangling(problem)
@@ -125,13 +125,13 @@ class _Advice:
             if not problem.nearest or not _is_numbered_as(name, problem.nearest[0]):
                 return problem
             return replace(problem, hint="add this node, name another one, or remove the edge", nearest=())
-        if name in self._said:
+        if name in self._reported:
             return None
-        self._said.add(name)
+        self._reported.add(name)
         return replace(problem, hint=f"{self._added('add the node', name, type_)}; or remove the edge")
 
     def _added(self, words: str, name: str, type_: str) -> str:
-        """How a node is added, with edges to its open inputs."""
+        """The operations that add a node, with edges to its open inputs."""
         fed = (
             (slot.key, found[0]) for slot in self._graph.open_inputs(name) if (found := self._graph.fitting(name, slot))
         )
@@ -203,7 +203,7 @@ class _Advice:
         return slot if slot is not None and self._graph.fitting(edge.target, slot, edge.id) else None
 
     def _loss(self, edge: WorkflowEdge) -> int:
-        """How much is unused if an edge begins elsewhere."""
+        """The penalty for moving the start of an edge: its source loses its only reader, or the new one has one already."""
         slot = self._other_slot(edge, is_output=True)
         first = self._graph.fitting(edge.target, slot, edge.id)[0] if slot is not None else ("", "")
         return (self._graph.uses(edge.source) < 2) + (first in self._graph.used)
@@ -213,8 +213,8 @@ class _Advice:
         found = self._graph.fitting(edge.target, slot, edge.id)
         if not found:
             return problem
-        one = add_edge(found[0], (edge.target, edge.target_handle or slot.key), edge.id)
-        return replace(problem, hint=f"let an edge begin at an output that fits ({listed(found)}): {one}")
+        edge_operation = add_edge(found[0], (edge.target, edge.target_handle or slot.key), edge.id)
+        return replace(problem, hint=f"let an edge begin at an output that fits ({listed(found)}): {edge_operation}")
 
     def _needed(self) -> Iterator[PatchProblem]:
         for name, type_ in self._new.items():
