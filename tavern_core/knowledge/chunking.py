@@ -37,7 +37,7 @@ class DocumentPart:
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeDocument:
-    """One file, read."""
+    """The parsed content of a file."""
 
     parts: tuple[DocumentPart, ...] = ()
     trusted: bool = True
@@ -121,7 +121,7 @@ def _title(written: str) -> str:
 
 
 def _anchor(heading: str, used: dict[str, int]) -> str:
-    """As GitHub makes them: ``Late refunds!`` → ``late-refunds``, the second one ``late-refunds-1``.
+    """The anchor of a heading, as GitHub makes it: ``Late refunds!`` → ``late-refunds``, the second one ``late-refunds-1``.
 
     Args:
         used: the anchors so far, each with the last number behind it: thousands of equal headings are numbered in linear time.

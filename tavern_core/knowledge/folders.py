@@ -48,7 +48,7 @@ def list_documents(root: Path) -> FolderListing:
 
 
 class _Walk:
-    """One walk through a folder."""
+    """A walk through a folder."""
 
     def __init__(self, root: Path) -> None:
         self.files: dict[str, Stamp | None] = {}
@@ -63,7 +63,7 @@ class _Walk:
             self.findings.append(Finding(CODE, message, hint, place, "warning"))
 
     def visit(self, folder: Folder, path: str, depth: int) -> None:
-        """List the folder at `path` and those below it. Raises _Full."""
+        """List the folder at `path` and those below it. Raises _FolderTooLarge."""
         try:
             entries = folder.entries(path or "/")
         except ToolFailed as error:  # closed to us, or its name is one that `Folder` refuses

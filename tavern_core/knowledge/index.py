@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 200
 """Files of one transaction: an interrupted first reading goes on where it stopped."""
 _WAIT_S: Final = 30.0
-"""How long it waits for another process that reads many files for the first time."""
+"""Seconds that it waits for another process that reads many files for the first time."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS files (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL,
     touched INTEGER NOT NULL, size INTEGER NOT NULL, inode INTEGER NOT NULL, hash TEXT NOT NULL, trusted INTEGER NOT NULL, findings TEXT NOT NULL);
@@ -44,7 +44,7 @@ _FOUND: Final = "files.path, parts.anchor, parts.heading, parts.body, files.trus
 
 @dataclass(frozen=True, slots=True)
 class PassageRow:
-    """One passage as it is stored."""
+    """A passage as it is stored."""
 
     path: str
     anchor: str

@@ -72,8 +72,8 @@ class KnowledgeBases:
 
     def __init__(self, configured: Mapping[str, KnowledgeConfig], cache: Path) -> None:
         self._bases = {
-            name: KnowledgeBase(name, tuple(map(Path, given.folders)), given.description, given.trusted)
-            for name, given in configured.items()
+            name: KnowledgeBase(name, tuple(map(Path, entry.folders)), entry.description, entry.trusted)
+            for name, entry in configured.items()
         }
         self._cache = cache
         self._indexes: dict[tuple[Path, ...], PassageIndex] = {}
@@ -104,7 +104,7 @@ class KnowledgeBases:
         return [self.state(self._bases[name]) for name in self.names()]
 
     def state(self, base: KnowledgeBase) -> KnowledgeState:
-        """One base as its folders are now."""
+        """A base as its folders are now."""
         if not base.folders:
             hint = f"add `path: ./{base.name}` to it in tavern.yaml"
             return KnowledgeState(

@@ -111,7 +111,7 @@ class Metrics:
             self._add_up()
 
     def is_counted(self, result: ToolResult) -> None:
-        """A job that has ended gives this result to its caller, which does not count again."""
+        """Mark the result of a job, so that it does not count again when its caller gets it."""
         if result.status != "job" and result._trace is not None:
             self._counted.add(result._trace)
 
@@ -173,11 +173,11 @@ class Metrics:
 
         requests = CounterMetricFamily("llm_requests", "Requests to language models.", labels=["llm", "ok"])
         tokens = CounterMetricFamily("llm_tokens", "Tokens of language models.", labels=["llm", "direction"])
-        for (name, what), count in dict(self._recorder.model_use).items():
-            if what in ("ok", "failed"):
-                requests.add_metric([name, str(what == "ok").lower()], count)
+        for (name, kind), count in dict(self._recorder.model_use).items():
+            if kind in ("ok", "failed"):
+                requests.add_metric([name, str(kind == "ok").lower()], count)
             else:
-                tokens.add_metric([name, what], count)
+                tokens.add_metric([name, kind], count)
         yield from (requests, tokens)
 
     def _calls(self) -> Iterator[Any]:
@@ -201,7 +201,7 @@ class Metrics:
 
 
 class _CallTimes:
-    """How long the calls of one tool took."""
+    """The durations of the calls of one tool."""
 
     __slots__ = ("counts", "total")
 

@@ -89,8 +89,8 @@ class ObservedPipeline(Pipeline):
                 spans.fail(span, "CANCELLED")
                 raise
             spans.end(span, result)
-            found = written if (trace := result._trace) is None else trace[0]
-            if span.is_recording() and (plan := self.ready(found)) is not None:
+            tool_id = written if (trace := result._trace) is None else trace[0]
+            if span.is_recording() and (plan := self.ready(tool_id)) is not None:
                 spans.describe(span, plan.spec)
         return result
 
@@ -171,20 +171,19 @@ class Spans:
             span.set_attribute("gen_ai.tool.description", tool.description[:_LONGEST_DESCRIPTION])
 
     def fail(self, span: Any, kind: str) -> None:
-        """Say that the call failed."""
+        """Mark the span of a failed call."""
         span.set_attribute("error.type", kind)
         span.set_status(self._trace.StatusCode.ERROR, kind)
 
     def _parent(self, context: CallContext | None) -> Any:
-        """Where the call comes from; None: from the span that is current."""
+        """The context of the caller's span; None: the current span."""
         headers = {} if context is None else traceparent_of(context.trace_id)
         if not headers:
             return None
-        around = self._trace.get_current_span().get_span_context()
-        if around.is_valid and headers["traceparent"][3:35] == f"{around.trace_id:032x}":
-            return (
-                None  # the current span is nearer: that of the call around this one, or of the call that began the job
-            )
+        current = self._trace.get_current_span().get_span_context()
+        if current.is_valid and headers["traceparent"][3:35] == f"{current.trace_id:032x}":
+            # The current span is nearer: that of the call around this one, or of the call that began the job.
+            return None
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         return TraceContextTextMapPropagator().extract(headers)

@@ -4,7 +4,7 @@
         assert call_tool("greet", {"name": "Ada"}).value == {"greeted": "Ada"}
 
 plugin.py      the fixtures and options        hosts.py     opens hosts with only the plugin under test
-under_test.py  which plugin is under test      calls.py     calls its tools and explains failures
+under_test.py  finds the plugin under test     calls.py     calls its tools and explains failures
 contexts.py    a PluginContext without a host  endpoint.py  a web API on this machine with prepared replies
 
 Importing this package imports nothing else: pytest reads it in every project, even if it is not used.

@@ -4,7 +4,7 @@ Each use of the plugin's code is written immediately as a line of JSON, so that 
 
     {"use": {...}}       {"change": [name, file, line]}       {"printed": [test, bytes]}       {"done": {...}}
 
-A plugin with `isolation: process` runs in the process of the tests here: because a guard does not observe other processes.
+A plugin with `isolation: process` runs in the process of the tests here, because a guard does not observe other processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Tracing:
 
     Args:
         project: the folder of ``./`` and of the tests.
-        file: where the lines go.
+        file: the file for the lines.
         scratch: further folders for the files of tests.
     """
 
@@ -162,9 +162,11 @@ def main(words: Sequence[str]) -> int:
     Args:
         words: a JSON object (name, folder, project, file, scratch), then arguments of pytest.
     """
-    given = json.loads(words[0])
-    scratch = Path(given["scratch"])
-    tracing = Tracing(given["name"], Path(given["folder"]), Path(given["project"]), Path(given["file"]), [scratch])
+    options = json.loads(words[0])
+    scratch = Path(options["scratch"])
+    tracing = Tracing(
+        options["name"], Path(options["folder"]), Path(options["project"]), Path(options["file"]), [scratch]
+    )
     tracing.start()
     return int(pytest.main([f"--basetemp={scratch}", *words[1:]], plugins=[tracing]))
 

@@ -29,7 +29,7 @@ _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One received request."""
+    """A received request."""
 
     method: str
     path: str

@@ -99,9 +99,9 @@ def open_host(found: InstalledPlugin | None, host_options: HostOptions, home: Pa
         )
     )
     if found is not None:
-        for odd in tavern.diagnostics:
-            if odd.code == SettingsInvalid.code and f"extensions.{found.name}." in odd.message:
-                raise SettingsInvalid(odd.message, hint=odd.hint)
+        for diagnostic in tavern.diagnostics:
+            if diagnostic.code == SettingsInvalid.code and f"extensions.{found.name}." in diagnostic.message:
+                raise SettingsInvalid(diagnostic.message, hint=diagnostic.hint)
         for name in (*found.depends_on, found.name):
             _grant(tavern, name, host_options.grants if name == found.name else ALL)
     return tavern

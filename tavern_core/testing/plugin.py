@@ -93,10 +93,10 @@ def tavern_settings() -> Mapping[str, Any]:
 @pytest.fixture
 def tavern_grants(pytestconfig: pytest.Config) -> Grants:
     """The grants of the plugin under test in every test; override it."""
-    given: str | None = pytestconfig.getoption("--tavern-core-grants")
-    words = given.split(",") if given is not None else list(pytestconfig.getini("tavern_core_grants"))
+    option: str | None = pytestconfig.getoption("--tavern-core-grants")
+    words = option.split(",") if option is not None else list(pytestconfig.getini("tavern_core_grants"))
     names = [name for word in words for part in word.split(",") if (name := part.strip())]
-    if names in ([], ["all"]) and given != "":
+    if names in ([], ["all"]) and option != "":
         return "all"
     return [] if names == ["none"] else names
 
@@ -118,8 +118,8 @@ def tavern_options(
     """The project's fixtures and the markers of this test, the closest last, as one description of a host."""
     from tavern_core.testing.hosts import HostOptions
 
-    named, plugins = _plugin_of(request.config), tuple(tavern_plugins)
-    host_options = HostOptions(named, plugins, tavern_config, tavern_settings, tavern_grants)
+    plugin_name, plugins = _plugin_of(request.config), tuple(tavern_plugins)
+    host_options = HostOptions(plugin_name, plugins, tavern_config, tavern_settings, tavern_grants)
     for mark in reversed(list(request.node.iter_markers("tavern"))):
         if mark.args:
             pytest.fail(
@@ -168,11 +168,11 @@ def open_tavern(
 
     with ExitStack() as stack:
 
-        def open_one(*plugins: Any, home: Path | None = None, **wanted: Any) -> Tavern:
-            changes = {key: value for key, value in wanted.items() if value is not None}
+        def open_one(*plugins: Any, home: Path | None = None, **options: Any) -> Tavern:
+            changes = {key: value for key, value in options.items() if value is not None}
             host_options = tavern_options.with_changes(dict(plugins=plugins, **changes))
-            own = home or tmp_path / f"tavern-home-{next(numbers)}"
-            return open_host(tavern_plugin_or_none, host_options, own, stack)
+            state_folder = home or tmp_path / f"tavern-home-{next(numbers)}"
+            return open_host(tavern_plugin_or_none, host_options, state_folder, stack)
 
         yield open_one
 
@@ -219,7 +219,7 @@ def fake_endpoint() -> Iterator[FakeEndpoint]:
 
 @contextmanager
 def _reported_as_usage_error() -> Iterator[None]:
-    """The same before there is a test: pytest reports it and exits."""
+    """Turn a TavernError into a usage error, for errors before there is a test: pytest reports it and exits."""
     from tavern_core.errors import TavernError
 
     try:

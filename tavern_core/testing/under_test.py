@@ -1,4 +1,4 @@
-"""Which plugin is under test, and where it is.
+"""Finds the plugin under test.
 
 A test belongs to the project that contains it: the nearest folder upwards that holds a plugin.yaml (a folder plugin) or a
 pyproject.toml with an entry point in `tavern.plugins` (a pip package). A name given on the command line, in the ini file or
@@ -31,7 +31,7 @@ class InstalledPlugin:
     name: str
     version: str
     folder: Path
-    """Where plugin.yaml is."""
+    """The folder of plugin.yaml."""
     package: str = ""
     """The module to import; empty for a folder plugin."""
     distribution: str = ""
