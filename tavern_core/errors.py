@@ -65,7 +65,7 @@ from typing import Any, ClassVar, Final, Literal
 from tavern_core.frozen_dataclass import dataclass
 
 Outcome = Literal["none", "done", "unknown"]
-"""What a failed call may have changed: nothing, everything, or not known."""
+"""The effects that a failed call may have had: none, all, or not known."""
 Severity = Literal["error", "warning", "info"]
 
 
@@ -102,12 +102,15 @@ class Location:
 
 
 class Problem:
-    """Base of all problems. Each kind is a frozen dataclass that adds its place and, where there is a table, its code."""
+    """Base of all problems.
+
+    Each kind is a frozen dataclass that adds its place and, where there is a table, its code.
+    """
 
     __slots__ = ()
     message: str
     hint: str
-    """How to repair it."""
+    """The way to repair it."""
     severity: Severity
 
     @property

@@ -75,14 +75,14 @@ class Listing:
 
     tools: Sequence[UpstreamTool] = ()
     ttl_ms: int | None = None
-    """How long the upstream says that the listing is valid; None: until it reports a change, or the host's own time is over."""
+    """The validity that the upstream states; None: until it reports a change, or the host's own time is over."""
     etag: str = ""
     """Identifies this state, for `Connection.list_tools`."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Name → why it is not available. One invalid tool never affects the others."""
     description: str = ""
     version: str = ""
-    """How the upstream describes itself."""
+    """`description` and `version` are what the upstream says about itself."""
 
 
 def etag_of(tools: Iterable[UpstreamTool], left_out: Mapping[str, str]) -> str:
@@ -123,7 +123,7 @@ class UpstreamCall(Protocol):
 
     @property
     def resume_point(self) -> str:
-        """The text that `keep_resume_point` stored, if this call is a job that is resumed after its process ended; else empty."""
+        """The text of `keep_resume_point`, if this call is a job resumed after the end of its process; else empty."""
         ...
 
     @property
@@ -212,7 +212,7 @@ class Upstream(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The values for `Adapter.settings`: with defaults, resolved secrets and the credentials of this connection's caller."""
+        """The values for `Adapter.settings`, with defaults, resolved secrets and the credentials of the caller."""
         ...
 
     @property
@@ -279,7 +279,10 @@ class Upstream(Protocol):
 
 
 class Connection(Protocol):
-    """An open connection. The host opens and closes it in one task, and calls it from other tasks of the same event loop."""
+    """An open connection.
+
+    The host opens and closes it in one task, and calls it from other tasks of the same event loop.
+    """
 
     async def list_tools(self, etag: str = "") -> Listing | None:
         """List the tools of all pages.
@@ -385,7 +388,7 @@ def tool_json(tool: UpstreamTool) -> dict[str, Any]:
 
 
 def tool_of(data: Mapping[str, Any]) -> UpstreamTool:
-    """The inverse of `tool_json`; missing keys have their defaults. Raises KeyError or TypeError: `data` is not a tool."""
+    """The inverse of `tool_json`, with defaults for missing keys. Raises KeyError or TypeError: it is not a tool."""
     values = {"name": data["name"], "inputSchema": data["inputSchema"], **data}
     values["tags"] = tuple(values.get("tags", ()))
     values["capabilities"] = frozenset(values.get("capabilities", ()))

@@ -186,7 +186,9 @@ class WorkflowManager(Protocol):
     async def try_patch(
         self, workflow: str | Mapping[str, Any], operations: Sequence[Mapping[str, Any]], seed: int | None = None
     ) -> dict[str, Any]:
-        """The result that `patch` would have; writes nothing. `workflow` may also be content; the key `content` is the new one.
+        """The result that `patch` would have; writes nothing.
+
+        `workflow` may also be content; the key `content` is the new one.
 
         Raises:
             PolicyDenied: a `tavern_before_patch` hook denied it (POLICY_DENIED).

@@ -16,7 +16,7 @@ class Deny:
 
     reason: str
     hint: str = ""
-    """What would allow it: a command, a line of configuration."""
+    """The change that would allow it: a command, a line of configuration."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ def with_interrupts_as_failures(function: Callable[..., Any], *args: Any) -> Any
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """The wait that the header ``Retry-After`` asks for (it holds seconds or a date), at most an hour; None if it names none.
+    """The wait that the header ``Retry-After`` (seconds or a date) asks for, at most an hour; None if it names none.
 
     Args:
         headers: names in lower case.

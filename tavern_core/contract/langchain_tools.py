@@ -20,7 +20,7 @@ _ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties":
 
 
 def is_tool(thing: Any) -> bool:
-    """Whether an object has the shape of a LangChain tool; False if reading its attributes fails, as for an unbound proxy."""
+    """Whether an object has the shape of a LangChain tool; False if its attributes cannot be read (unbound proxy)."""
     if isinstance(thing, type):
         return False
     try:
@@ -109,7 +109,10 @@ def _langchain_of(thing: Any) -> Any:
 
 
 def _blocks(thing: Any, library: Any) -> bool:
-    """Whether a tool is sync code alone. Its `ainvoke`, if any, would run `invoke` in one of the few threads of the loop."""
+    """Whether a tool is sync code alone.
+
+    Its `ainvoke`, if any, would run `invoke` in one of the few threads of the loop.
+    """
     ainvoke = getattr(type(thing), "ainvoke", None)
     if library is None or ainvoke is None:
         return not callable(getattr(thing, "ainvoke", None))
@@ -119,7 +122,10 @@ def _blocks(thing: Any, library: Any) -> bool:
 
 
 def _needs_envelope(tool: Any) -> bool:
-    """Whether a tool must be called with a whole tool call. The answer then becomes text, so others get only their arguments."""
+    """Whether a tool must be called with a whole tool call.
+
+    The answer then becomes text, so others get only their arguments.
+    """
     return bool(
         tool.response_format == "content_and_artifact"
         or tool.handle_tool_error
@@ -183,7 +189,10 @@ def _as_call_error(error: Exception, thing: Any) -> Exception:
 
 
 def _is_of_arguments(error: Any, model: Any) -> bool:
-    """Whether the model of the arguments refused them. If another model failed in the tool, the call may have taken effect."""
+    """Whether the model of the arguments refused them.
+
+    If another model failed in the tool, the call may have taken effect.
+    """
     if _is_of_pydantic_v1(model):
         return getattr(error, "model", None) is model
     return isinstance(model, type) and error.title == getattr(model, "model_config", {}).get("title", model.__name__)

@@ -24,7 +24,7 @@ An assistant's message with calls has ``toolCalls: [{"id", "name", "arguments"}]
 
 
 DEADLINE: Final[ContextVar[float | None]] = ContextVar("tavern_model_deadline", default=None)
-"""When the caller of the current request stops waiting, by `time.perf_counter`; None: never. Adapters do not wait longer than that."""
+"""The deadline of the current request's caller, in `time.perf_counter`; None: none. Adapters do not wait longer."""
 
 MOST_PRICE: Final = 1e9
 """The highest valid price of a million tokens."""

@@ -123,7 +123,7 @@ class Final:
 
 
 class _Skip:
-    """As an answer or as one output: nodes that depend on it are skipped."""
+    """A node returns it as its answer or as one output: nodes that depend on it are skipped."""
 
     __slots__ = ()
 
@@ -186,8 +186,8 @@ class NodeContext(ABC):
     ) -> dict[str, Any]:
         """Store large data as an artifact of the workflow's caller and return the content block that links to it.
 
-        See `ToolContext.keep`. A node of an isolated plugin can store at most `limits.outputBytes` at once: for more, return
-        bytes as an output.
+        See `ToolContext.keep`. A node of an isolated plugin can store at most `limits.outputBytes` at once: for more,
+        return bytes as an output.
         """
 
     @abstractmethod
@@ -263,7 +263,10 @@ class Node:
 
     @classmethod
     def validate(cls, inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Iterable[str]:
-        """Problems of the values of the file, before anything runs; one sentence each. It may also be a plain method."""
+        """Problems of the values of the file, before anything runs; one sentence each.
+
+        It may also be a plain method.
+        """
         return ()
 
     @classmethod
@@ -273,7 +276,10 @@ class Node:
 
 
 def method_without_run(cls: type[Node], name: str) -> Callable[..., Any] | None:
-    """`validate` or `upgrade` of a class, which need no run: a plain method is bound to a new object. None: not overridden."""
+    """`validate` or `upgrade` of a class, which need no run: a plain method is bound to a new object.
+
+    None: not overridden.
+    """
     attribute = inspect.getattr_static(cls, name)
     if attribute is inspect.getattr_static(Node, name):
         return None

@@ -43,7 +43,7 @@ _SERVICE: Final = re.compile(r"service:(?:use|write|override):(.*)\Z", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A permission to grant: `id` in the lock file and in messages, `risk` and the sentences for the person who decides."""
+    """A permission to grant: its id for the lock file and messages, its risk and texts for the person who decides."""
 
     id: str
     risk: Risk

@@ -45,7 +45,8 @@ class BoundTool:
     wants_control: bool = False
     """Whether it reports progress or checks for cancellation (`ToolContext`)."""
     stop: Callable[[str], bool] | None = None
-    """Ends a call by its id while a thread of the caller waits for it; False: no such call runs. None: nothing can end it."""
+    """Ends a call by its id while a thread of the caller waits for it; False: it does not run. None: it cannot be
+    ended."""
 
 
 class Calls(Protocol):
@@ -214,8 +215,8 @@ class FlowEngine(Protocol):
 class ToolHome:
     """The plugin of a tool, as its executor sees it.
 
-    It holds functions instead of having methods: executors of plugins get each function sealed, and a method would lead to
-    its object.
+    It holds functions instead of having methods: executors of plugins get each function sealed, and a method would lead
+    to its object.
     """
 
     plugin: str
@@ -329,7 +330,9 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Messages that a person chooses for a conversation. A tool of the plugin returns them; the prompt has its parameters.
+    """Messages that a person chooses for a conversation.
+
+    A tool of the plugin returns them; the prompt has its parameters.
 
     Args:
         tool: as for `Resource`. It answers with a text, content blocks, or ``[{"role": "user", "content": ...}]``.

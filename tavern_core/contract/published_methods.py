@@ -51,7 +51,7 @@ def unmarked_methods(service: Service) -> list[str]:
 
 
 def view_members(service: str, methods: Iterable[str], doc: str) -> dict[str, Any]:
-    """Attributes for the class of a view of a service, besides its methods: they refuse other attributes, changes and copies."""
+    """Attributes of a service view's class besides its methods: they refuse other attributes, changes and copies."""
     label, method_names = f"<view of service {service!r}>", ", ".join(methods)
 
     def refuse(self: object, name: str, *value: object) -> Any:

@@ -42,7 +42,7 @@ def traceparent_of(trace_id: str) -> Mapping[str, str]:
 
 
 def within_trace(headers: Mapping[str, str], work: Callable[[], T]) -> T:
-    """Do `work` within a trace that came from another process; if it returns an awaitable, that also runs within the trace."""
+    """Do `work`, and an awaitable that it returns, within a trace that came from another process."""
     token, leave = _passed.set(headers), _enter(headers)
     try:
         done: Any = work()

@@ -104,7 +104,7 @@ async def system_addresses(name: str, port: int) -> list[str]:
 
 
 def widening(plugin: str, capability: str, entry: str, *, is_builtin: bool) -> str:
-    """The change that would let a plugin reach `entry`: of the configuration for the host's own plugins, else a grant."""
+    """The change that would let a plugin reach `entry`: of the configuration for the host's plugins, else a grant."""
     if is_builtin:
         return f"tavern.yaml: net: {{allow: [{entry!r}]}}"
     line = f"plugin.yaml: permissions: {{capabilities: [{{name: {capability}, scope: [{entry!r}]}}]}}"
