@@ -20,9 +20,9 @@ class AgentBudget(BaseModel):
     calls: Annotated[int, Field(ge=0, le=1_000_000)] = 100
     """Calls of tools."""
     tokens: Annotated[int, Field(gt=0, le=1_000_000_000_000)] | None = None
-    """Of all requests and answers together."""
+    """Tokens of all requests and answers together."""
     seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = 600
-    """From the start, time that people need for answers excluded."""
+    """Time from the start, without the time that people need for answers."""
     money: Annotated[float, Field(gt=0, le=1_000_000_000)] | None = None
     """In `currency`; a model without a known price is refused."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
@@ -95,7 +95,7 @@ class AgentProfile(BaseModel):
         return self._folder
 
     def placed(self, folder: str) -> AgentProfile:
-        """The same profile, read from a file in `folder`."""
+        """A copy of the profile whose file is in `folder`."""
         copy = self.model_copy()
         copy._folder = folder
         return copy

@@ -24,7 +24,7 @@ class Approval:
     reason: str = ""
     """For the caller and the log."""
     by: str = ""
-    """Who decided, for the log: ``user:alice``."""
+    """The decider, for the log: ``user:alice``."""
     remember: bool = False
     """The same call (tool, caller, arguments) gets the same answer until the host closes or the plugin is reloaded."""
     fingerprint: str = ""

@@ -264,7 +264,10 @@ def check_most(most: object) -> None:
 
 
 def owner_of(context: CallContext) -> str:
-    """The owner of data that are stored for a caller. The text is unique for a principal and a user, whatever their names."""
+    """The owner of data that are stored for a caller.
+
+    The text is unique for a principal and a user, whatever their names.
+    """
     return owner_name(context.principal, context.user_id)
 
 
@@ -365,7 +368,7 @@ class Shortfall:
     missing: tuple[str, ...]
     reason: str
     fix: str
-    """What would allow it, as a command or a line to write."""
+    """The change that would allow it, as a command or a line to write."""
 
 
 def shortfall(
@@ -411,7 +414,7 @@ def _lack(side: str, lacking: list[str], reason: str, fix: str) -> Shortfall:
 
 
 def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) -> str:
-    """The command that grants capabilities to a plugin, after the line of plugin.yaml if it does not request all of them.
+    """The command that grants capabilities to a plugin, after the line of plugin.yaml if they are not requested.
 
     Args:
         asked: the permissions that plugin.yaml requests; None: all.

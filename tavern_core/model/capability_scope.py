@@ -31,7 +31,7 @@ Scope = tuple[str, ...] | None
 Kind = Literal["paths", "hosts", "names", ""]
 DEFAULT_PORTS: Final = (80, 443)
 ROOTS: Final = ("$data", "$plugin", "$workspace", "~")
-"""What a path may start with besides ``/`` and the project's own folder."""
+"""The roots that a path may start with besides ``/`` and the project's own folder."""
 _LABELS: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*\Z")
 _NUMERIC: Final = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)\Z")
 _WITH_PORT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>\*|[0-9]{1,5}))?\Z")
@@ -149,7 +149,7 @@ def _name(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """An entry: `pattern` is ``*``, ``*.name``, a name or a network; `port` is ``""`` (80 and 443), ``*`` or a number."""
+    """An entry: `pattern` is ``*``, ``*.name``, a name, a network; `port` is ``""`` (80 and 443), ``*``, a number."""
 
     pattern: str
     port: str = ""

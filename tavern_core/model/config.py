@@ -73,8 +73,8 @@ class PluginsConfig(FilePart):
     """Only these, if given (``TAVERN_LOAD_PLUGINS``)."""
     disable: tuple[str, ...] = ()
     probe: Literal["never", "suspect", "new"] = "new"
-    """Whose import is probed in a separate process first: `never` none, `suspect` those during whose import an earlier process
-    ended, `new` every new plugin."""
+    """The plugins whose import is probed in a separate process first: `never` none, `suspect` those during
+    whose import an earlier process ended, `new` every new plugin."""
     locked: bool = False
     """Refuse plugins that differ from the lock file (``--locked``), and never change that file."""
     on_failure: dict[str, Literal["open", "closed"]] = Field(default_factory=dict)
@@ -123,7 +123,7 @@ class ToolsConfig(FilePart):
 
 class CapabilitiesConfig(FilePart):
     allow: tuple[CapabilityName, ...] | None = None
-    """What calls in this host may do at most; None: the host sets no limit."""
+    """The capabilities that calls in this host may use at most; None: the host sets no limit."""
     deny: tuple[CapabilityName, ...] = ()
 
 
@@ -137,9 +137,9 @@ class ApprovalConfig(FilePart):
     timeout_ms: Annotated[int, Field(gt=0)] = 300_000
     """Time for an answer; after that, the call is refused."""
     keep_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 86_400_000
-    """How long a stored request waits for its answer, and an approval for its call."""
+    """The lifetime of a stored request without an answer, and of an unused approval."""
     plan_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 600_000
-    """How long the token of a dry run is valid."""
+    """The lifetime of the token of a dry run."""
 
 
 class ModelBudget(FilePart):
@@ -162,9 +162,9 @@ class LimitsConfig(FilePart):
     hook_failures: Annotated[int, Field(ge=0)] = 5
     """Failures in a row after which a hook implementation is quarantined; 0: never."""
     hook_rest_ms: Annotated[int, Field(gt=0)] = 300_000
-    """How long the host does not call it."""
+    """The duration of the quarantine."""
     drain_ms: Annotated[int, Field(ge=0)] = 5_000
-    """How long disable, reload and close wait for running calls."""
+    """The time that disable, reload and close wait for running calls."""
     depth: Annotated[int, Field(gt=0)] = 16
     """Maximum depth of tools that call tools."""
     threads: Annotated[int, Field(gt=0, le=1024)] = 32
@@ -187,12 +187,12 @@ class LimitsConfig(FilePart):
     llms: dict[str, ModelBudget] = Field(default_factory=dict)
     """Plugin → what its requests to language models may use from the start of the host; ``*`` for each other plugin."""
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
-    """Of all answers that are cached for `cacheMs`."""
+    """Total size of the answers that are cached for `cacheMs`."""
     manual_chars: Annotated[int, Field(gt=0)] = 60_000
 
 
 class NetConfig(FilePart):
-    """Addresses that the host's own plugins may fetch, such as the node ``core:HttpFetch``; for others, their grants decide."""
+    """Addresses that the host's own plugins (the node ``core:HttpFetch``) may fetch; grants decide for others."""
 
     allow: tuple[Annotated[str, AfterValidator(_host_entry)], ...] = ()
     """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""
@@ -234,9 +234,9 @@ class SkillsConfig(FilePart):
     """Folders in which skills (folders with a SKILL.md) are searched, besides those of plugins."""
 
     roots: tuple[str, ...] = (".agents/skills", "skills")
-    """Of the project: each of their skills needs the operator's trust once."""
+    """The project's folders; each of their skills needs the operator's trust once."""
     user: tuple[str, ...] = ("~/.agents/skills",)
-    """The operator's own, for all projects."""
+    """The operator's folders, for all projects."""
 
 
 class AssistantConfig(FilePart):
@@ -254,7 +254,7 @@ class KnowledgeConfig(FilePart):
     paths: tuple[str, ...] = ()
     """Its folders, if there are several."""
     description: str = ""
-    """What it is about, for models."""
+    """Its subject, for models."""
     trusted: bool = True
     """False: its documents were fetched from elsewhere."""
 
@@ -291,21 +291,21 @@ class IsolationConfig(FilePart):
     """`required`: nothing runs if a layer is missing; `best-effort`: with the available layers; `none`: without a
     box. None: best-effort for plugins with grants, required for all others."""
     scripts: Literal["granted", "tier"] = "granted"
-    """What scripts may do: `granted`: only what was granted to their plugin; `tier`: for isolated plugins
+    """The rights of scripts: `granted`: only what was granted to their plugin; `tier`: for isolated plugins
     the same, for others everything that the host itself may do."""
     without: tuple[Literal["limits", "namespaces", "pid-namespace", "privileges", "landlock", "seccomp"], ...] = ()
     """Layers that are disabled."""
     memory_bytes: Annotated[int, Field(ge=67_108_864)] = 2_147_483_648
-    """Of one process."""
+    """Memory of one process."""
     processes: Annotated[int, Field(gt=0, le=30_000)] = 128
     """Processes and threads of one box."""
     open_files: Annotated[int, Field(ge=16)] = 256
     file_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
-    """Of one file."""
+    """Size of one file that a process writes."""
     connections: Annotated[int, Field(gt=0, le=64)] = 16
-    """Of the programs of one call, through the gateway of their box, at the same time."""
+    """Connections at a time of the programs of one call through the gateway of their box."""
     network_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
-    """Which the programs of one call may send and receive through it."""
+    """Bytes that the programs of one call may send and receive through the gateway."""
     plugins: tuple[str, ...] = ()
     """Plugins that run in their own process, whatever their plugin.yaml says."""
     raise_for: Annotated[tuple[str, ...], Field(alias="raise")] = ()
@@ -318,7 +318,7 @@ class IdempotencyConfig(FilePart):
     """Calls with a key (docs/tools.md)."""
 
     ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 86_400_000
-    """How long the answer to a key is stored."""
+    """Storage time of the answer to a key."""
 
 
 class JobsConfig(FilePart):
@@ -329,7 +329,7 @@ class JobsConfig(FilePart):
     poll_ms: Annotated[int, Field(gt=0, le=3_600_000)] = 500
     """The poll interval that callers should use."""
     ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 604_800_000
-    """How long a job is stored after its end."""
+    """Storage time of a job after its end."""
 
 
 class ArtifactsConfig(FilePart):
@@ -340,9 +340,9 @@ class ArtifactsConfig(FilePart):
     preview: Annotated[int, Field(ge=0, le=100_000)] = 2_000
     """Characters of the preview."""
     max_bytes: Annotated[int, Field(gt=0)] = 1_073_741_824
-    """Of one artifact."""
+    """Size of one artifact."""
     ttl_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 604_800_000
-    """How long one is stored."""
+    """Storage time of an artifact."""
 
 
 class MetricsConfig(FilePart):
@@ -358,9 +358,9 @@ class McpConfig(FilePart):
     """The MCP server (docs/mcp.md)."""
 
     audience: Annotated[str, Field(min_length=1, max_length=500)] = "mcp"
-    """Which tokens it takes: those that were made for this audience."""
+    """The audience of the tokens that it accepts."""
     hosts: tuple[str, ...] = ()
-    """Values of the header ``Host`` to accept besides this machine's names: ``tools.example.com``, ``tools.example.com:*``."""
+    """Values of the header ``Host`` to accept besides this machine's names, such as ``tools.example.com:*``."""
     origins: tuple[str, ...] = ()
     """Web pages whose scripts may call it: ``https://app.example.com``."""
     issuer: str | None = None
@@ -374,36 +374,36 @@ class McpConfig(FilePart):
     sessions: Annotated[int, Field(gt=0)] = 1_000
     """Sessions of clients of the older protocol at a time."""
     session_idle_ms: Annotated[int, Field(gt=0)] = 1_800_000
-    """After which an unused session ends."""
+    """The time after which an unused session ends."""
     wait_ms: Annotated[int, Field(gt=0)] = 300_000
-    """How long a client that knows no tasks waits for a job before it gets the job's id."""
+    """The time that a client without tasks waits for a job before it gets the job's id."""
     poll_after_ms: Annotated[int, Field(gt=0)] | None = None
-    """After which the stream of a call of the older protocol is closed, and its client comes back for the rest; None: never."""
+    """The time after which the stream of an older protocol's call is closed, and its client resumes it; None: never."""
     state_ms: Annotated[int, Field(gt=0)] = 600_000
-    """How long the state of a call that waits for input holds."""
+    """The lifetime of the state of a call that waits for input."""
 
 
 class ServerConfig(FilePart):
     """The HTTP server (docs/server.md)."""
 
     address: str = "127.0.0.1:8188"
-    """Where `tavern serve` listens: HOST:PORT; port 0 is a free one."""
+    """The address on which `tavern serve` listens: HOST:PORT; port 0 is a free one."""
     hosts: tuple[str, ...] = ()
-    """Values of the header ``Host`` to accept besides this machine's names: ``tavern.example.com``, ``tavern.example.com:*``."""
+    """Values of the header ``Host`` to accept besides this machine's names, such as ``tavern.example.com:*``."""
     origins: tuple[str, ...] = ()
     """Web pages whose scripts may call it: ``https://app.example.com``."""
     body_bytes: Annotated[int, Field(gt=0)] = 4_000_000
     """Largest body of a request."""
     client_ms: Annotated[int, Field(gt=0)] = 30_000
-    """How long a client may take to send the head of a request, to send its body, and to read a part of the answer."""
+    """The time that a client may take to send the head or the body of a request, and to read a part of the answer."""
     connections: Annotated[int, Field(gt=0)] = 1_000
     """Connections at a time."""
     streams: Annotated[int, Field(gt=0)] = 100
     """Event streams at a time: WebSockets and SSE together."""
     events: Annotated[int, Field(gt=0, le=1_000_000)] = 2_000
-    """How many events are kept for clients that reconnect; a client that falls further behind loses its connection."""
+    """Events that are kept for clients that reconnect; a client that falls further behind loses its connection."""
     event_bytes: Annotated[int, Field(gt=0)] = 32_000_000
-    """The same in bytes."""
+    """The limit of `events` in bytes."""
 
 
 def _store(written: str) -> str:

@@ -36,13 +36,13 @@ class Job:
     progress: Mapping[str, Any] | None = None
     """``{done, total, message}``, as the tool last reported."""
     questions: tuple[Mapping[str, Any], ...] = ()
-    """What a person must answer or approve before it continues, each with an ``id``."""
+    """The questions that a person must answer or approve before it continues, each with an ``id``."""
     error: ToolError | None = None
     call_id: str = ""
     poll_ms: int = 500
     """The poll interval in milliseconds."""
     ttl_ms: int = 0
-    """How long it is stored after its end, in milliseconds."""
+    """The time that it is stored after its end, in milliseconds."""
     purpose: str = ""
     request_id: str = ""
     task_id: str = ""

@@ -20,7 +20,7 @@ class Passage:
     """The headings above it, outermost first, joined by `` / ``; empty: there is none."""
     text: str
     score: float = 0.0
-    """How well it fits the query; comparable within one search."""
+    """Its relevance to the query; comparable within one search."""
     trusted: bool = True
     """False: it comes from an outside source, and is data, never instructions."""
 

@@ -23,7 +23,7 @@ _COMMAND_NAME: Final = re.compile(r"[^\W_][\w.-]{0,63}\Z")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _SERVICE_NAME: Final = re.compile(SERVICE_NAME)
 CALLER_KINDS: Final = ("role", "profile", "user")
-"""What a key by caller may begin with, besides being a principal."""
+"""The prefixes of keys by caller; a key without one is a principal or ``*``."""
 CALLER_KEYS: Final = "write user:<id>, role:<role>, profile:<name>, a principal, or * for all others"
 RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "skill", "CodeInterpreter"})
 """Namespaces of the host (DESIGN §2); a plugin with one as its name is refused."""

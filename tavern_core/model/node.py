@@ -189,7 +189,7 @@ class NodeSpec:
     """A sync function that never blocks: it runs on the loop's own thread."""
     timeout_ms: int | None = None
     limit: int | None = None
-    """How many of this type run at the same time in one run; None: as many as the run allows."""
+    """The number of nodes of this type that run at the same time in one run; None: as many as the run allows."""
     resource: str = ""
     """A tag such as ``gpu``: nodes with the same tag share the limit that the run sets for it."""
     capabilities: frozenset[str] = frozenset()
@@ -198,7 +198,7 @@ class NodeSpec:
     code_hash: str = ""
     """Identifies the code, which may change without a new version. Part of every cache key."""
     source: str = ""
-    """Where it is defined, for people."""
+    """The place of its definition, for people."""
     impl: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -99,7 +99,7 @@ class PluginStatus:
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Granted capability → paths, hosts or names that it is limited to; absent: without limit."""
     note: str = ""
-    """What has changed since its grants were decided; empty if nothing has."""
+    """The changes since its grants were decided; empty if there are none."""
     refusal: Finding | None = None
     """How its import ended in the probe, if the host would not survive it; it is then not imported. Part of `reason`."""
     resting: tuple[RestingHook, ...] = ()

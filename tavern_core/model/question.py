@@ -1,4 +1,4 @@
-"""Questions of a running tool to its caller: a form to fill in, a completion of the caller's model, the caller's folders."""
+"""Questions of a running tool to its caller: a form to fill in, a completion of its model, its folders."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class RunEvent:
     path: str = ""
     """The node; empty for the run itself."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Of a node that ended, `durationMs` if it ran, `bytes` (roughly) of its outputs, and its `error`."""
+    """For a node that ended: `durationMs` if it ran, `bytes` (roughly) of its outputs, and its `error`."""
 
     def to_json(self) -> dict[str, Any]:
         return {"seq": self.seq, "time": iso_utc(self.time), "kind": self.kind, "path": self.path, **self.data}
@@ -98,9 +98,9 @@ class NodeRecord:
     """Seconds since the epoch, UTC; 0: it did not run."""
     duration_ms: float = 0.0
     bytes: int = 0
-    """Roughly, of its outputs."""
+    """The approximate size of its outputs."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """Of nodes of the workflow itself: values from their edges and from the file."""
+    """For nodes of the workflow itself: values from their edges and from the file."""
     outputs: Mapping[str, Any] = field(default_factory=dict)
     """Its outputs, as far as they can be stored."""
     error: Mapping[str, Any] | None = None

@@ -26,7 +26,7 @@ def _flags(runner: str) -> re.Pattern[str]:
 
 
 def words_before_file(argv: Sequence[str]) -> tuple[int, str, str]:
-    """(number of words of a command before its file, problem with them, its repair); the texts are empty if there is no problem.
+    """(number of words of a command before its file, problem with them, its repair); without a problem, empty texts.
 
     Args:
         argv: at least one word.

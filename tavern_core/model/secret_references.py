@@ -17,5 +17,5 @@ def is_reference(value: Any) -> bool:
 
 
 def is_operators_reference(value: Any) -> bool:
-    """The same for what an operator configures, who may also write ``{"$secret": "name"}``."""
+    """As `is_reference`, for values of an operator, who may also write ``{"$secret": "name"}``."""
     return is_reference(value) or (isinstance(value, Mapping) and len(value) == 1 and SECRET in value)

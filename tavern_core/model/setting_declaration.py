@@ -13,7 +13,7 @@ from tavern_core.model.safe_printing import seen
 Line = Annotated[str, AfterValidator(seen)]
 """A name or a sentence for people, on one line and without invisible characters."""
 Prose = Annotated[str, AfterValidator(partial(seen, lines=True))]
-"""The same with several lines."""
+"""A text for people, on any number of lines and without invisible characters."""
 SettingType = Literal[
     "string", "number", "boolean", "select", "textarea", "slider", "avatar", "button-group", "action-button"
 ]

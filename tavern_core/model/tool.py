@@ -62,7 +62,8 @@ class ToolSpec:
     tags: tuple[str, ...] = ()
     input_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     output_schema: Mapping[str, Any] | None = None
-    """Of the answer; None: anything. The JSON Schemas `true` and `false` become ``{}`` and ``{"not": {}}``."""
+    """The schema of the answer; None: anything. The JSON Schemas `true` and `false` become ``{}`` and
+    ``{"not": {}}``."""
     capabilities: frozenset[str] = frozenset()
     cost_hints: CostHints = CostHints()
     endpoint: str | None = None
@@ -89,7 +90,7 @@ class ToolSpec:
     config_schema: tuple[Mapping[str, Any], ...] = ()
     """The tool's own settings (seed 000 §6.3)."""
     source: str = ""
-    """Where it is defined, for people: ``tools/a.tool.json:3`` or ``tavern_plugin_text/__init__.py:12``."""
+    """The place of its definition, for people: ``tools/a.tool.json:3`` or ``tavern_plugin_text/__init__.py:12``."""
     requires_approval: bool = False
     job: bool = False
     """Every call of it runs in the background, and its caller gets a job."""

@@ -19,7 +19,7 @@ class WrittenBreaker(FilePart):
     failures: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 5
     """Failures in a row after which it opens."""
     rest_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] = 30_000
-    """How long calls are refused then."""
+    """The time that calls are refused then."""
 
 
 class WrittenLimits(FilePart):
@@ -32,15 +32,15 @@ class WrittenLimits(FilePart):
     retries: Annotated[StrictInt, Field(ge=0, le=MOST_RETRIES)] | None = None
     """Further attempts of a call after a temporary failure, if a retry does no harm."""
     cache_ms: Annotated[StrictInt, Field(ge=0, le=86_400_000)] | None = None
-    """How long an answer is cached, 0: not at all; only for read-only tools."""
+    """The time that an answer is cached, 0: not at all; only for read-only tools."""
     inline_ms: Annotated[StrictInt, Field(ge=0, le=86_400_000)] | None = None
-    """How long a caller waits before the call becomes a job."""
+    """The time that a caller waits before the call becomes a job."""
     attempt_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Deadline of one attempt, for calls that may be retried."""
     idle_ms: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Deadline since the tool last reported progress."""
     breaker: WrittenBreaker | None = None
-    """When to stop calling a failing tool."""
+    """The circuit breaker for a failing tool."""
 
     def limits(self) -> ToolLimits:
         written = self.breaker

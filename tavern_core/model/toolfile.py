@@ -95,5 +95,5 @@ class ToolDefinition(FilePart):
 
 
 def workflow_file_names(written: str) -> tuple[str, ...]:
-    """The possible paths of the file of ``workflowId: written``, relative to plugin.yaml; the first that exists counts."""
+    """The possible files of ``workflowId: written``, relative to plugin.yaml; the first that exists counts."""
     return (written,) if written.endswith(".json") else (f"{written}.json", f"workflows/{written}.json")

@@ -177,7 +177,7 @@ class ContentRead:
                 self._sources.setdefault(source, at)
 
     def trust(self, *values: Any) -> None:
-        """Let addresses in these texts be read without approval: texts of the task, of prompts, of content that was read."""
+        """Let addresses in these texts (of the task, of prompts, of content that was read) be read without approval."""
         self.learn(values, ())
 
     def learn(self, values: Iterable[Any], without: Collection[str]) -> None:

@@ -176,13 +176,13 @@ class UpstreamConfig(FilePart):
     idempotency_header: Annotated[str, AfterValidator(_header_name)] | None = None
     """The header in which the upstream accepts idempotency keys."""
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
-    """Of one call; None: 60 s."""
+    """The time limit of a call; None: 60 s."""
     idle_ms: Annotated[int, Field(gt=0)] | None = None
-    """How long one call may be silent; progress resets it."""
+    """The time that a call may be silent; progress resets it."""
     close_after_ms: Annotated[int, Field(gt=0)] = 300_000
-    """How long an unused connection stays open."""
+    """The time that an unused connection stays open."""
     refresh_ms: Annotated[int, Field(gt=0)] = 3_600_000
-    """How long the catalogue is valid if the upstream sets no time."""
+    """The time that the catalogue is valid if the upstream sets none."""
     certificate: Any = None
     """A client certificate, by reference: ``{cert: {$file: …}, key: {$file: …}}``; and ``ca`` for a private certification authority."""
 
@@ -245,7 +245,7 @@ class UpstreamConfig(FilePart):
         return Permissions(capabilities=tuple(self._requests()))
 
     def capabilities(self, requested: Iterable[str]) -> frozenset[str]:
-        """The capabilities of its tools, which their callers need: without the start of its own program, and its secrets.
+        """The capabilities of its tools, which their callers need: without its secrets and its own program's start.
 
         Args:
             requested: names of the capabilities that it requests.
