@@ -130,7 +130,7 @@ def _find(package: str, objects: Iterable[str] | None, left_out: dict[str, str])
 
 
 def _object(reference: str, package: str) -> Any:
-    """The object named by ``module:name``. Raises UpstreamError: it is missing, or its import failed (UPSTREAM_ERROR)."""
+    """The object ``module:name``. Raises UpstreamError: it is missing, or its import failed (UPSTREAM_ERROR)."""
     module, _, path = reference.partition(":")
     thing = _imported(module, package)
     for part in path.split("."):
@@ -169,7 +169,7 @@ def _tools_in(thing: Any, reference: str, left_out: dict[str, str]) -> Iterator[
 
 
 def _tools_of_list(things: Sequence[Any], reference: str, left_out: dict[str, str]) -> list[Any]:
-    """The tools in a list; other items are left out. Raises UpstreamError: it has items, but no tool (UPSTREAM_ERROR)."""
+    """The tools in a list, without other items. Raises UpstreamError: it has items, but no tool (UPSTREAM_ERROR)."""
     found: list[Any] = []
     errors: dict[str, UpstreamError] = {}
     for index, thing in enumerate(things[:MAX_TOOLS]):

@@ -131,7 +131,7 @@ class RecordedModel:
 
 
 def request_hash(messages: Sequence[Message], options: Mapping[str, Any]) -> str:
-    """SHA-256 of a request, the same in every process: the ids of artifacts, which are random, are replaced by numbers."""
+    """SHA-256 of a request, the same in every process: the random ids of artifacts are replaced by numbers."""
     numbers: dict[str, str] = {}
 
     def numbered(found: re.Match[str]) -> str:

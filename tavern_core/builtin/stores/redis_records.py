@@ -28,7 +28,8 @@ from tavern_core.errors import ConfigInvalid, StateDamaged, UsageError
 _LIFE_S: Final = 6.0
 _RENEW_S: Final = 2.0
 _SILENT_S: Final = 2.0
-"""Seconds that a server may be silent. With `_RENEW_S` they are less than `_LIFE_S`, so one lost answer ends no process."""
+"""Seconds that a server may be silent. With `_RENEW_S` they are less than `_LIFE_S`, so one lost answer ends no
+process."""
 _PAGE: Final = 500
 _PREFIX: Final = "tavern:"
 _ADD: Final = """
@@ -244,7 +245,7 @@ def _name_of(pid: int) -> str:
 
 
 def _has_ended(name: str, own: str) -> bool:
-    """Whether the process of this name has ended; False if it is not on the machine and in the PID namespace of `own`."""
+    """Whether the process of this name has ended; False if its machine or PID namespace is not that of `own`."""
     *machine, pid, _ = name.split(" ") if name.count(" ") == 3 else ("", "", "")
     if machine != own.split(" ")[:2]:
         return False

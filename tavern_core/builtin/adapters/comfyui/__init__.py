@@ -6,8 +6,8 @@
         url: http://127.0.0.1:8188
         settings: {templates: comfyui}         a folder with workflows in API format; {{name}} in them is a parameter
 
-A call queues the workflow, follows it, and keeps the files that it wrote as artifacts of the caller. The answer names the
-workflow, its seed and its parameters.
+A call queues the workflow, follows it, and keeps the files that it wrote as artifacts of the caller. The answer
+names the workflow, its seed and its parameters.
 
 templates.py              the workflows of the folder, and the places of their parameters
 parameters.py             the schemas of the parameters, from the server's node types

@@ -119,7 +119,8 @@ async def keep(data: bytes, media_type: str, name: str, node: str, url: str, cal
 
     digest, link = await asyncio.to_thread(store)
     entry = {
-        "uri": link["uri"], "name": base_name, "mediaType": kind, "bytes": len(data), "digest": digest, "node": node, "url": url,
+        "uri": link["uri"], "name": base_name, "mediaType": kind, "bytes": len(data),
+        "digest": digest, "node": node, "url": url,
     }  # fmt: skip
     return StoredFile(link, entry)
 

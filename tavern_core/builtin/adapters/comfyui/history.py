@@ -1,4 +1,5 @@
-"""The outcome of a run of ComfyUI, from its history. ``completed`` and ``status_str`` do not show it: only the messages do."""
+"""The outcome of a run of ComfyUI, from its history. ``completed`` and ``status_str`` do not show it: only the messages
+do."""
 
 from __future__ import annotations
 

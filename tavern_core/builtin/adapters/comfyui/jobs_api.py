@@ -253,7 +253,7 @@ def _preview(data: Mapping[str, Any]) -> Preview | None:
 
 
 def _outputs(job: str, state: Mapping[str, Any], only: list[str]) -> RunOutputs:
-    """The outputs of a job that is over. Raises UpstreamError: it failed, was cancelled or is forgotten (UPSTREAM_ERROR)."""
+    """The outputs of an ended job. Raises UpstreamError: it failed, was cancelled or is forgotten (UPSTREAM_ERROR)."""
     status = state.get("status")
     if status == "expired":
         raise _lost(job, "the server does not know it any more")

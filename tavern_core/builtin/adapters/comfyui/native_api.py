@@ -214,7 +214,10 @@ class NativeApi:
         return "gone"
 
     async def _place(self, run: str) -> QueueState:
-        """The place of a run in the queue. The queue holds all waiting workflows, so it may be too large to be parsed."""
+        """The place of a run in the queue.
+
+        The queue holds all waiting workflows, so it may be too large to be parsed.
+        """
         answer = await exchange(self._http, "GET", "/queue", most=_LARGEST_QUEUE)
         if len(answer.body) > MOST_JSON:
             return "queued" if run.encode() in answer.body else "gone"

@@ -50,7 +50,7 @@ class ComfyUIRequest:
 
 
 def order_of(upstream: str, tool: UpstreamTool, arguments: Mapping[str, Any], call: UpstreamCall) -> ComfyUIRequest:
-    """The request of a call. Missing seeds are drawn; with a key they follow from it, so that a repeated call has the same."""
+    """The request of a call. Missing seeds are drawn, or derived from the key, so that a repeated call has the same."""
     context = call.call.context
     if call.key:
         parts = (upstream, tool.name, owner_of(context), call.key)

@@ -42,7 +42,10 @@ async def result_of(result: Mapping[str, Any], tool: str, call: UpstreamCall) ->
 
 
 async def block_of(part: object, tool: str, call: UpstreamCall) -> dict[str, Any]:
-    """The block of one part. A part of an unknown kind becomes a text that says so: the others are useful without it."""
+    """The block of one part.
+
+    A part of an unknown kind becomes a text that says so: the others are useful without it.
+    """
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(part, dict):
         if kind == "text" and isinstance(part.get("text"), str):

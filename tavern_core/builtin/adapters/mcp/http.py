@@ -72,7 +72,9 @@ async def http_streams(
 
 
 class NonRaisingClient:
-    """The methods of an HTTP client that the library uses. A request that fails gets an error response instead of raising.
+    """The methods of an HTTP client that the library uses.
+
+    A request that fails gets an error response instead of raising.
 
     Args:
         sender: the host's client, or one that goes through the host's clients.
@@ -101,7 +103,7 @@ class NonRaisingClient:
         self.max_redirects = sender.max_redirects
         # Calls have deadlines of their own, and a stream of changes is silent for days.
         self._timeout = httpx2.Timeout(CONNECT_S, read=None)
-        # The library sends messages one after another: one that is answered with only a status must not delay the others.
+        # The library sends messages one after another: one whose answer is only a status must not delay the others.
         self._short_timeout = httpx2.Timeout(CONNECT_S, read=_STATUS_S)
 
     def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
@@ -177,7 +179,7 @@ class NonRaisingClient:
 
 
 class _Origins(httpx2.AsyncBaseTransport):
-    """Sends through the host's clients: one for the upstream, one for each other granted origin, such as its login server."""
+    """Sends through the host's clients: one for the upstream, one for each other granted origin (a login server)."""
 
     def __init__(self, upstream: Upstream, inner: httpx2.AsyncClient) -> None:
         self._upstream = upstream
@@ -199,7 +201,7 @@ class _Origins(httpx2.AsyncBaseTransport):
 
 
 def _is_of_protocol(name: str) -> bool:
-    """Whether a header depends on the request, so that a fixed value of the operator would be wrong for most requests."""
+    """Whether a header depends on the request, so that a fixed value would be wrong for most requests."""
     return name in ("accept", "content-type", "last-event-id") or name.startswith("mcp-")
 
 
@@ -332,7 +334,7 @@ def _end_of_event(data: bytearray, start: int, choose: Callable[..., int]) -> in
 
 
 def _has_many(value: Any) -> bool:
-    """Whether it holds more values than can be parsed at once; unlike `values_in`, it does not count commas in texts."""
+    """Whether it has more values than can be parsed at once; unlike `values_in`, it ignores commas in texts."""
     count, waiting = 0, [value]
     while waiting and count <= FEW_VALUES:
         current = waiting.pop()
@@ -419,7 +421,10 @@ async def _is_forgotten(request: httpx2.Request, response: httpx2.Response, numb
 
 
 def _lost(error: httpx2.HTTPError, name: str) -> CallError:
-    """The error for a failed request. Only an unreachable server is a lost connection, as each request has its own one."""
+    """The error for a failed request.
+
+    Only an unreachable server is a lost connection, as each request has its own one.
+    """
     why = f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         hint = f"start the server, or correct `url` of {name} in tavern.yaml"

@@ -40,7 +40,7 @@ PERSON_S: Final = 300.0
 REFRESH_S: Final = 30.0
 """Seconds that the server may take to refresh tokens; less than the time that others wait for the lock."""
 _LAST_S: Final = 4.0
-"""The same while the connection is being closed."""
+"""Seconds that the server may take while the connection is being closed."""
 _MOST_TRIES: Final = 3
 """Attempts per request: with the known tokens, with those of another process, with refreshed ones."""
 _MOST_SCOPE: Final = 1_000
@@ -227,7 +227,7 @@ class _UnattendedProvider(OAuthClientProvider):
 
 
 class _StoredTokens:
-    """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, their expiry and the server that issued them."""
+    """The library's `TokenStorage` on `Upstream.load` and `save`: tokens, their expiry and their issuer."""
 
     def __init__(self, upstream: Upstream, address: str, is_fresh: bool) -> None:
         self.name = upstream.name
@@ -353,7 +353,7 @@ class _Callback:
         await self._server.wait_closed()
 
     def expect(self, address: str) -> None:
-        """Expect the answer to `address`, to which a person is about to be sent. Raises LoginNeeded: the server has refused."""
+        """Expect the answer to `address`, before a person is sent there. Raises LoginNeeded: the server has refused."""
         if self._refusal:
             raise LoginNeeded(self._refusal)
         self._state = parse_qs(urlsplit(address).query).get("state", [""])[0]

@@ -1,8 +1,8 @@
 """Requests over HTTP in the new era: each is one POST, and its body is the answer.
 
-There is no session, so nothing has to be kept between requests. The library passes each message through four tasks and validates it
-three times, which costs more than all that the host adds to a call. Requests of the old era, and those of the library itself, go
-through the library.
+There is no session, so nothing has to be kept between requests. The library passes each message through four tasks and
+validates it three times, which costs more than all that the host adds to a call. Requests of the old era, and those of
+the library itself, go through the library.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class PostTransport:
         self._pending = pending
 
     async def ask(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any] | None:
-        """Make one request and return its result. If it is cancelled, it closes the connection, so the server ends the request.
+        """Make one request and return its result.
+
+        If it is cancelled, it closes the connection, so the server ends the request.
 
         Returns:
             None: the server redirects, so it has not begun; the library knows which redirects to follow.
@@ -114,7 +116,7 @@ def _result_of(message: Any, number: object) -> dict[str, Any]:
 
 
 async def _refusal(response: httpx2.Response, number: object) -> MCPError:
-    """The error for an answer with an error status: that of its body, else of the status, with the texts of the library."""
+    """The error for an answer with an error status: that of its body, else of the status, in the library's words."""
     status = response.status_code
     if status == 202:
         return MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")

@@ -1,8 +1,8 @@
 """Requests of our own, beside those that the library makes on the same streams.
 
-The library's dispatcher trusts its peer. Here an answer is not validated as a whole, because one bad tool would make the whole
-list fail, and each request takes a third of the time. All other messages go on to the library: answers to its own requests, and
-requests of the server.
+The library's dispatcher trusts its peer. Here an answer is not validated as a whole, because one bad tool would make
+the whole list fail, and each request takes a third of the time. All other messages go on to the library: answers to its
+own requests, and requests of the server.
 """
 
 from __future__ import annotations

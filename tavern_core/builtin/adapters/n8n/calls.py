@@ -1,7 +1,7 @@
 """One call of a webhook of n8n: its answer, and the meaning of its failures.
 
-n8n answers 404 with a hint if no active workflow has the webhook, 500 without an execution id if a workflow failed, and otherwise
-as the workflow says. It does not look at idempotency keys: the workflow must do that.
+n8n answers 404 with a hint if no active workflow has the webhook, 500 without an execution id if a workflow failed, and
+otherwise as the workflow says. It does not look at idempotency keys: the workflow must do that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tavern_core.model.result import Evidence, ToolResult
 
 _MOST_BYTES: Final = 64_000_000
 _TIMEOUTS: Final = (30.0, None, 30.0, 30.0)
-"""Connecting, reading, writing, waiting for a connection: a workflow may take as long as the deadline of the call allows."""
+"""Connecting, reading, writing, waiting for a connection: a workflow may take until the deadline of the call."""
 _IN_QUERY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")

@@ -138,7 +138,10 @@ def with_links(value: Any, patterns: Sequence[str], ctx: ToolContext, work: Work
 
 
 def _kept_files(out: str, patterns: Sequence[str]) -> Iterator[tuple[Iterator[bytes], str, str]]:
-    """(bytes, media type, name) of each file in the folder. If the script replaced the folder by a link, that is not followed."""
+    """(bytes, media type, name) of each file in the folder.
+
+    If the script replaced the folder by a link, that is not followed.
+    """
     try:
         folder = os.open(out, _FOLDER)
     except OSError as error:

@@ -199,7 +199,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, who: str, mode
 
 
 def message_of(error: Any) -> str:
-    """The text of an error object: ``{"error": {"message": …}}``, ``{"error": "…"}``, ``{"message": …}``, ``{"detail": …}``."""
+    """The text of ``{"error": {"message": …}}``, ``{"error": "…"}``, ``{"message": …}`` or ``{"detail": …}``."""
     for key in ("error", "message", "detail"):
         if isinstance(error, Mapping) and key in error:
             return message_of(error[key])
