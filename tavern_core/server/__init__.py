@@ -24,7 +24,7 @@ def app(tavern: Tavern, *, hosts: Sequence[str] = (), origins: Sequence[str] = (
 
     Args:
         tavern: an open host. It must stay open as long as the application runs.
-        hosts: values of the header ``Host`` to accept besides this machine's own names and `server.hosts`; ``:*`` is any port.
+        hosts: values of ``Host`` to accept besides those of this machine and `server.hosts`; ``:*``: any port.
         origins: values of ``Origin`` to accept besides `server.origins`.
 
     Raises:

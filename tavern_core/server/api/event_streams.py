@@ -76,7 +76,7 @@ class WebSocketMessages:
         await send({"type": "websocket.send", "text": text})
 
     async def beat(self, send: Send) -> None:
-        """Nothing: pings are signs of life."""
+        """Send nothing: the server sends pings itself."""
 
     async def finish(self, send: Send, code: int) -> None:
         await send({"type": "websocket.close", "code": code, "reason": _REASONS[code]})

@@ -98,7 +98,10 @@ class Exchange:
         return text == "true"
 
     async def json(self, validator: Validator) -> dict[str, Any]:
-        """Read the body as JSON and validate it. Raises RequestFailed: it is too large, too slow, or does not fit (USAGE)."""
+        """Read the body as JSON and validate it.
+
+        Raises RequestFailed: it is too large, too slow, or invalid (USAGE).
+        """
         media = self.connection.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json":
             raise RequestFailed(415, "USAGE", "the body of this request is JSON", "content-type: application/json")

@@ -25,7 +25,7 @@ def asgi_app(tavern: Tavern, *, path: str = "/mcp", hosts: Sequence[str] = (), o
     Args:
         tavern: an open host. It must stay open as long as the application runs.
         path: the path of the endpoint.
-        hosts: values of the header ``Host`` to accept besides this machine's own names and `mcp.hosts`; ``:*`` is any port.
+        hosts: values of ``Host`` to accept besides those of this machine and `mcp.hosts`; ``:*``: any port.
         origins: values of ``Origin`` to accept besides `mcp.origins`.
 
     Raises:

@@ -151,7 +151,7 @@ class McpCalls:
             conversation.reset(conversation_token)
 
     def _close_later(self, ctx: ServerRequestContext[Any, Any]) -> asyncio.TimerHandle | None:
-        """Close the stream of a long call after a while, so that no proxy cuts it: the client resumes it with its last event."""
+        """Close the stream of a long call before a proxy cuts it: the client resumes it with its last event."""
         after, close = self._tavern.config.mcp.poll_after_ms, ctx.close_sse_stream
         if after is None or close is None:
             return None
@@ -174,7 +174,7 @@ class McpCalls:
         talk: LiveElicitation | ReplayedElicitation,
         result: ToolResult,
     ) -> dict[str, Any]:
-        """Answer a call that waits for an answer or an approval: with questions, or with why the client cannot be asked."""
+        """Answer a call that waits for an answer or approval: with questions, or why the client cannot be asked."""
         assert result.error is not None
         approval, answers = result.error.details.get("approval"), _known_answers(talk)
         if isinstance(approval, str):

@@ -45,7 +45,10 @@ MOST_WATCHED: Final = 1_000
 
 
 class _Client:
-    """A session of the older protocol. Each has a sending task, so a client that reads nothing does not hold up others."""
+    """A session of the older protocol.
+
+    Each has a sending task, so a client that reads nothing does not hold up others.
+    """
 
     def __init__(self, session: ServerSession) -> None:
         self.watched: set[str] = set()

@@ -62,7 +62,7 @@ def error_result(text: str) -> dict[str, Any]:
 
 
 def in_ascii(uri: str) -> str:
-    """An address or a template of one, with all characters beyond ASCII percent-encoded, so that both spellings are equal."""
+    """An address or its template, with characters beyond ASCII percent-encoded, so that both spellings are equal."""
     return _NOT_ASCII.sub(lambda found: quote(found[0], errors="replace"), uri)
 
 
@@ -90,7 +90,7 @@ def _contents(uri: str, media_type: str, block: Mapping[str, Any]) -> dict[str, 
 
 
 def prompt_messages(result: ToolResult) -> list[dict[str, Any]]:
-    """The messages for `prompts/get` from the result of a tool: a text, content blocks, or messages with role and content."""
+    """The messages for `prompts/get` from a tool's result: a text, content blocks, or messages with a role."""
     value = result.value
     if isinstance(value, list) and all(isinstance(item, Mapping) and "role" in item for item in value):
         return [message for item in value for message in _messages(item)]

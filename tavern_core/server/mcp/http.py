@@ -172,7 +172,9 @@ class McpApplication:
                 return
 
     async def _started_managers(self) -> tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager]:
-        """The session managers. The first request starts them, in a task, because they must end in the task in which they began.
+        """The session managers.
+
+        The first request starts them, in a task, because they must end in the task in which they began.
 
         Raises:
             StateDamaged: they cannot start; the next request tries again (STATE_DAMAGED).
@@ -225,7 +227,10 @@ class McpApplication:
 
 
 class _Sessions(StreamableHTTPSessionManager):
-    """The library's sessions, each with its own store of events. The library would share one, and let one client take all."""
+    """The library's sessions, each with its own store of events.
+
+    The library would share one, and let one client take all.
+    """
 
     def __init__(self, server: Server[Any], events: RecentEvents, changes: ChangeNotifier, **options: Any) -> None:
         self._events = events

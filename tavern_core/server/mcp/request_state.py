@@ -1,8 +1,8 @@
 """`requestState`: data that a client of the 2026 era carries from one round of a call to the next.
 
-The library's `RequestStateBoundary` seals it with a key of the state folder (AES-GCM), binds it to method, tool or prompt,
-arguments and caller, and lets it expire. This module makes sure that it works only once: its number is kept when it comes
-back.
+The library's `RequestStateBoundary` seals it with a key of the state folder (AES-GCM), binds it to method, tool or
+prompt, arguments and caller, and lets it expire. This module makes sure that it works only once: its number is kept
+when it comes back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RequestStates:
         self._seconds = seconds
 
     def boundary(self, audience: str) -> RequestStateBoundary:
-        """The middleware that seals outgoing states, and refuses incoming ones of others, for other calls, or too old."""
+        """The middleware that seals outgoing states, and refuses those of others or of other calls, and old ones."""
         key = bytes.fromhex(self._key())
         security = RequestStateSecurity(keys=[key], ttl=self._seconds, bind_principal=_principal)
         return RequestStateBoundary(security, default_audience=audience)
