@@ -48,13 +48,13 @@ from tavern_core.upstreams.upstream_plugin_candidates import UpstreamEntry
 LIST_S: Final = 60.0
 """The time limit of a listing, including all pages."""
 WAIT_S: Final = 10.0
-"""How long a look-up by sync code waits for upstreams that were never listed."""
+"""Seconds that a look-up by sync code waits for upstreams that were never listed."""
 PAUSE_S: Final = 0.5
 """The minimum time between two listings of an upstream that reports changes."""
 AGAIN_S: Final = 60.0
-"""How long an upstream is left alone after a failed listing, unless a caller names it."""
+"""Seconds that an upstream is not listed again after a failed listing, unless a caller names it."""
 CLOSING_S: Final = 5.0
-"""How long closing the host waits for upstreams that answered the last time."""
+"""Seconds that closing the host waits for upstreams that answered the last time."""
 
 _LATE: Final = "it had not listed its tools when the host was closed"
 
