@@ -311,8 +311,8 @@ class Agents:
             playback.human_answers |= answers
         loop = AgentLoop(self._services, agent_task, playback, spending, events)
         recorder.note(AGENT_STARTED, {
-            "run": agent_task.run, "profile": agent_task.profile.name, "model": agent_task.model, **agent_task.context.whose(),
-            "resumed": answers is not None,
+            "run": agent_task.run, "profile": agent_task.profile.name, "model": agent_task.model,
+            **agent_task.context.whose(), "resumed": answers is not None,
         })  # fmt: skip
         task = asyncio.create_task(self._work(loop, events, spending.clock, playback))
         self._tasks.add(task)

@@ -74,8 +74,8 @@ class AgentModelRequests:
         """
         conversation = [dict(message) for message in messages if message["role"] != "system"]
         inputs = {
-            "task": self._task.task, "system": self._task.system, "messages": conversation, "history": conversation[:-1],
-            "prompt": conversation[-1]["content"],
+            "task": self._task.task, "system": self._task.system, "messages": conversation,
+            "history": conversation[:-1], "prompt": conversation[-1]["content"],
         }  # fmt: skip
         name = self._written.deliberation_workflow
         result = await self._run_workflow(name, inputs)
