@@ -1,4 +1,4 @@
-"""Runs a changed workflow once without consequences: sample inputs, a scripted model for every model, tools only checked.
+"""Runs a changed workflow once without consequences: sample inputs, scripted models, tools only checked.
 
 Nodes that could change or read something outside do not run, nor do those that need their results.
 """

@@ -1,4 +1,4 @@
-"""Reads the answers of a model: a patch, its needs and its reason, from text or structured data. No I/O; never raises."""
+"""Reads a model's answers: a patch, its needs and its reason, from text or structured data. No I/O; never raises."""
 
 from __future__ import annotations
 

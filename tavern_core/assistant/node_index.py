@@ -105,7 +105,7 @@ class NodeIndex:
         return spec is not None and not spec.is_ui_node
 
     def evidence(self, request: str, plan: Sequence[str]) -> Iterator[Ranking]:
-        """The evidence for node types: the examples, the words of the request, of its clauses, and of each step of a plan."""
+        """The evidence for node types: examples, the words of the request, its clauses and the steps of a plan."""
         near = self._near.rank(query_words(request, _MOST_WORDS), NEAREST, self._examples.__contains__)
         trust = 1.0 if near else min(1.0, len(self._examples) / _ENOUGH_EXAMPLES)
         yield Ranking(_BY_EXAMPLES * trust, self._by_examples(near))
