@@ -121,7 +121,7 @@ def _title(written: str) -> str:
 
 
 def _anchor(heading: str, used: dict[str, int]) -> str:
-    """The anchor of a heading, as GitHub makes it: ``Late refunds!`` → ``late-refunds``, the second one ``late-refunds-1``.
+    """The anchor of a heading, as GitHub makes it: ``Late refunds!`` → ``late-refunds``, then ``late-refunds-1``.
 
     Args:
         used: the anchors so far, each with the last number behind it: thousands of equal headings are numbered in linear time.

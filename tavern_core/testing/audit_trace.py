@@ -4,7 +4,7 @@ Each use of the plugin's code is written immediately as a line of JSON, so that 
 
     {"use": {...}}       {"change": [name, file, line]}       {"printed": [test, bytes]}       {"done": {...}}
 
-A plugin with `isolation: process` runs in the process of the tests here, because a guard does not observe other processes.
+A plugin with `isolation: process` runs in the process of the tests, because a guard does not observe other processes.
 """
 
 from __future__ import annotations
