@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tavern_core.model.parameter_guard_marks import Guard
     from tavern_core.model.question import Question
     from tavern_core.model.result import Evidence, ToolError, ToolResult
+    from tavern_core.model.setting_declaration import SettingItem
     from tavern_core.model.tool import CostHints, Example, ToolSpec
 
 __version__ = "1.0.0.dev0"
@@ -79,6 +80,7 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "Resource",
     "ScriptedLLM",
     "Service",
+    "SettingItem",
     "Skip",
     "Slot",
     "Stream",
@@ -136,6 +138,7 @@ _HOME = {
     "tavern_core.model.node": ("NodeMode", "NodeSpec", "PassThrough", "Slot"),
     "tavern_core.model.question": ("Question",),
     "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
+    "tavern_core.model.setting_declaration": ("SettingItem",),
     "tavern_core.model.tool": ("CostHints", "Example", "ToolSpec"),
 }
 _LAZY = {name: module for module, names in _HOME.items() for name in names}

@@ -436,7 +436,7 @@ def test_an_async_register_is_awaited(workshop: Workshop) -> None:
 
 SERVICES = """
 from tavern_core.contract.protocols import Service, Command, Contribution
-from tavern_core.model.setting_declaration import SettingItem
+from tavern_core import SettingItem
 
 class Clock:
     def __init__(self, name): self.name = name

@@ -190,7 +190,7 @@ def test_no_call_slips_by_while_a_gate_is_reloaded(workshop: Workshop, how: str)
 
 RICH = """
 from tavern_core.contract.protocols import Command, Contribution, Service
-from tavern_core.model.setting_declaration import SettingItem
+from tavern_core import SettingItem
 
 class Clock:
     def now(self): return 1
@@ -693,7 +693,7 @@ def test_what_is_remembered_of_many_plugins_is_written_once(workshop: Workshop) 
 
 def test_settings_that_only_code_declares_are_remembered_until_it_changes(workshop: Workshop) -> None:
     code = """
-    from tavern_core.model.setting_declaration import SettingItem
+    from tavern_core import SettingItem
     @hookimpl
     def tavern_register_settings():
         return [SettingItem(key="extensions.one.late", type="number", default_value=3, max=9), dict(key="extensions.one.more", type="string")]
