@@ -146,7 +146,7 @@ def compose(loaded: LoadedConfig, options: Options) -> Host:
 def _tables(
     base: Foundation, contributions: Contributions, records: PluginRecords, callers: CallerScopes
 ) -> HostRegistries:
-    """Where the contributions of plugins are registered."""
+    """The registries of plugin contributions."""
     limits, changed = base.config.limits, base.signals.tools
     hooks = HookTable(base.diagnostics, changed)
     hook_calls = HookCalls(limits.hook_timeout_ms / 1000, base.diagnostics, HookQuarantine(base))
@@ -247,7 +247,7 @@ def _jobs(
 
 
 def _contribute(backends: ServiceBackends, tables: HostRegistries) -> None:
-    """What the host itself contributes, as plugins do: its services, and the language models of tavern.yaml."""
+    """Register the host's own contributions, as plugins do: its services, and the language models of tavern.yaml."""
     base, flow = backends.base, backends.flow
     tables.contributions.add_all("core-flows", {"services": core_services(backends)}, source="builtin")
     if base.config.llms:

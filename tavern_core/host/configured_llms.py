@@ -39,7 +39,7 @@ def configured_llms(loaded: LoadedConfig, settings: SettingsStore, models: Model
 
 
 class ConfiguredLLM:
-    """One entry as a `StreamingLLM`."""
+    """A language model of tavern.yaml as a `StreamingLLM`."""
 
     def __init__(self, name: str, entry: LlmConfig, folder: Path, secret: Secret, models: Models) -> None:
         self.kind, self.model, self.context_tokens = entry.kind, entry.model or "", entry.context_tokens

@@ -463,7 +463,7 @@ class Tavern:
     # Descriptions -----------------------------------------------------------------------------------------------------
 
     def tool_schema(self, tool: str, *, dialect: str = "json") -> dict[str, Any]:
-        """One tool in the format of a model API.
+        """A tool in the format of a model API.
 
         Args:
             dialect: json, openai, anthropic, gemini or mcp.
@@ -610,7 +610,7 @@ class Tavern:
         return tuple(self._host.extensions())
 
     def contribution(self, section: str, name: str) -> Any:
-        """One contribution to a section, or None; activates only the plugin that declares it.
+        """A contribution to a section, or None; activates only the plugin that declares it.
 
         Raises:
             PluginError: its plugin cannot be activated.
@@ -692,7 +692,7 @@ class Tavern:
         await self._host.plugins.lifecycle.events.user_logged_in(user)
 
     async def refresh(self) -> ToolsDiff:
-        """Find plugins again: new ones appear, changed ones are reloaded, removed ones stop. Upstreams in use are listed again."""
+        """Discover plugins and list used upstreams again: new ones appear, changed ones reload, removed ones stop."""
         return await self.tools.look_again()
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -786,7 +786,7 @@ def _program_folder() -> Path | None:
 
 @functools.cache
 def _scripts() -> Path:
-    """Where the environment has its programs."""
+    """The folder of the environment's programs."""
     return Path(sysconfig.get_path("scripts"))
 
 

@@ -79,7 +79,7 @@ class _TextCaller:
 
 @dataclass(frozen=True, slots=True)
 class PluginManagement:
-    """Which plugins there are, which of them may be used, and which are active."""
+    """Management of plugins: which ones exist, which may be used, and which are active."""
 
     lifecycle: Lifecycle
     reconciler: Reconciler
@@ -93,7 +93,7 @@ class PluginManagement:
 
 @dataclass(frozen=True, slots=True)
 class CallServices:
-    """How calls are made, at once and in the background, and within which limits."""
+    """The services that make calls: immediate and background calls, and their limits."""
 
     pipeline: Pipeline
     jobs: Jobs
@@ -184,7 +184,7 @@ class Host:
         ]
 
     async def invoke_from(self, call: OutsideCall) -> ToolResult:
-        """One call from another entry point than the API; see `Tavern.invoke_from`."""
+        """Make a call from another entry point than the API; see `Tavern.invoke_from`."""
         context, timeout_ms = call.context, call.timeout_ms
         if not isinstance(call.door, str):
             text = f"the door of a call is text, got {type(call.door).__name__}"

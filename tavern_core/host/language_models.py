@@ -49,7 +49,7 @@ class LanguageModels:
         }
 
     def find(self, name: str = "", *, context: CallContext | None = None, purpose: str = "") -> LLM:
-        """One model, whose requests are governed; a `StreamingLLM` if it streams. Plugins that only declare it must be active.
+        """A model with governed requests; a `StreamingLLM` if it streams. Plugins that only declare it must be active.
 
         Args:
             name: empty: the only one.

@@ -14,7 +14,7 @@ from tavern_core.host.host import Host
 
 
 def prompts_of(host: Host) -> PromptBuilder:
-    """What builds the prompts of agents."""
+    """The builder of agents' prompts."""
     return PromptBuilder(host.catalogue, _names(host))
 
 
