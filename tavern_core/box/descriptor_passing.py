@@ -13,7 +13,7 @@ from typing import Final
 _RECEIVE: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 LONGEST_WAIT_S: Final = 5.0
 PAUSE_S: Final = 0.005
-"""Between two attempts."""
+"""Pause between two attempts."""
 
 
 def send(line: socket.socket, message: bytes, descriptors: Sequence[int]) -> None:

@@ -25,7 +25,7 @@ _CONTROL: Final = 3
 _MOST_SAID: Final = 65_536
 _LONGEST_WORD: Final = 256
 _END_S: Final = 5.0
-"""How long a server and its children may take to end by themselves."""
+"""Time in which a server and its children may end by themselves."""
 
 
 class ForkServerGone(OSError):

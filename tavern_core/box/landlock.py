@@ -120,7 +120,7 @@ def _known_rights(abi: int) -> int:
 
 
 def _own(policy: BoxPolicy) -> dict[str, int]:
-    """Path → rights: of the policy itself."""
+    """Path → rights of the policy itself, without grants."""
     read = _READ | (EXECUTE if policy.may_execute else 0)
     found = dict(DEVICES)
     for paths, rights in ((policy.read, read), (policy.write, _WRITE), (policy.execute, _READ | EXECUTE)):

@@ -46,7 +46,7 @@ _DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal
 
 @dataclass(frozen=True, slots=True)
 class ProgramExit:
-    """How a program ended."""
+    """The end of a program."""
 
     status: int = 0
     """Wait status."""
@@ -74,7 +74,7 @@ class StartedProgram:
     """Layer → why it runs without it, as far as known."""
 
     def ending(self, status: int) -> ProgramExit:
-        """How it ended; call it once, after the child `pid` has ended.
+        """The program's end; call it once, after the child `pid` has ended.
 
         Args:
             status: the wait status of `pid`.
@@ -104,7 +104,7 @@ def warm(policy: BoxPolicy) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run."""
+    """A program to run."""
 
     argv: Sequence[str]
     """The absolute path of the program first."""

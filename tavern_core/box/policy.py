@@ -81,7 +81,7 @@ class GrantedPaths:
 
 @dataclass(frozen=True, slots=True)
 class BoxPolicy:
-    """What a confined process may do. Everything else is forbidden."""
+    """The permissions of a confined process. Everything else is forbidden."""
 
     read: tuple[str, ...] = ()
     """Absolute paths of files and folders, with everything in them. Missing ones are ignored."""
@@ -125,7 +125,7 @@ class BoxPolicy:
             raise ValueError(f"there is no layer {sorted(unknown)[0]!r}; layers: {', '.join(LAYERS)}")
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """The policy as JSON on one line."""
         return json.dumps(self, separators=(",", ":"), default=_as_object)
 
     @classmethod

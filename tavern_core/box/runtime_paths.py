@@ -22,7 +22,7 @@ _FACTS: Final = (
 )  # fmt: skip
 """Paths of the machine; nothing about its users."""
 PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/opt", "/etc/alternatives", "/snap/bin")
-"""Where programs are installed; for boxes that may start others."""
+"""Folders of installed programs; for boxes that may start others."""
 NETWORK: Final = (
     "/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services",
     "/etc/protocols", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem",
@@ -50,7 +50,7 @@ def interpreter() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def own_library() -> str:
-    """Where the library of this interpreter is; some need ``LD_LIBRARY_PATH`` to find it."""
+    """The folder of this interpreter's shared library; some interpreters need ``LD_LIBRARY_PATH`` to find it."""
     import sysconfig  # takes milliseconds
 
     return str(sysconfig.get_config_var("LIBDIR") or "/lib")

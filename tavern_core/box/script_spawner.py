@@ -20,7 +20,7 @@ LARGEST_REQUEST: Final = 192_000
 
 @dataclass(frozen=True, slots=True)
 class ScriptLaunch:
-    """One script to start."""
+    """A script to start."""
 
     argv: tuple[str, ...]
     """The program's absolute path first."""

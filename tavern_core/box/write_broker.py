@@ -212,7 +212,7 @@ class _FolderEntry:
 
 
 class _SystemCall:
-    """One system call of a program in the box that waits for its answer."""
+    """A system call of a program in the box that waits for its answer."""
 
     def __init__(
         self,
