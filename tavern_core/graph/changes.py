@@ -27,7 +27,7 @@ _WORDS: Final[Mapping[str, Row]] = {
 }
 _NAME: Final[Row] = ("{name} ({type})", "「{name}」({type})")
 _MOST_SAID: Final = 40
-"""Changes in words; the rest are counted."""
+"""Maximum number of changes in words; the rest are counted."""
 _HIDDEN: Final = ("id", "position")
 _SECTIONS: Final = ("inputValues", "configValues", "data")
 """Keys of a node that are compared member by member."""
@@ -35,7 +35,7 @@ _SECTIONS: Final = ("inputValues", "configValues", "data")
 
 @dataclass(frozen=True, slots=True)
 class WorkflowChange:
-    """One difference."""
+    """A difference between two states of a workflow."""
 
     kind: ChangeKind
     id: str = ""
@@ -44,7 +44,7 @@ class WorkflowChange:
     """Display name of the node, else its id."""
     type: str = ""
     key: str = ""
-    """What differs: ``inputValues.text``, ``displayName``, ``interfaceInputs.topic``."""
+    """The part that differs: ``inputValues.text``, ``displayName``, ``interfaceInputs.topic``."""
     before: Any = None
     after: Any = None
 
@@ -57,7 +57,7 @@ class WorkflowChange:
 
 
 def differences(before: Workflow, after: Workflow) -> tuple[WorkflowChange, ...]:
-    """What changed from one state to the other; positions are left out. Elements that are the same object are not compared."""
+    """The changes from one state to the other, without positions. Elements that are the same object are skipped."""
     return (*_nodes(before, after), *_edges(before, after), *_rest(before.raw, after.raw))
 
 
@@ -152,7 +152,7 @@ def _members(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
 
 
 def _pairs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(key, before, after) of what differs; None: it is missing."""
+    """(key, before, after) of each difference; None: it is missing."""
     for key in dict.fromkeys((*before, *after)):
         one, other = before.get(key), after.get(key)
         if not _same(one, other):

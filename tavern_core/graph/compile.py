@@ -41,7 +41,7 @@ class Library(Protocol):
         ...
 
     def why_no_node(self, type_: str) -> str:
-        """How to get a missing node type."""
+        """An explanation of how to get a missing node type."""
         ...
 
     def workflow(self, id_: str) -> Workflow | None:
@@ -211,7 +211,7 @@ def _compile_one(
     report: ProblemReport,
     contained: _InnerWorkflows,
 ) -> FlowPlan | None:
-    """One workflow whose groups are already compiled."""
+    """Compile one workflow whose groups are already compiled."""
     if len(workflow.nodes) > MOST_NODES or len(workflow.edges) > MOST_EDGES:
         text = f"{len(workflow.nodes):,} nodes and {len(workflow.edges):,} edges; at most {MOST_NODES:,} and {MOST_EDGES:,}"
         report.add(FlowProblem("TOO_LARGE", text, hint="split the workflow into groups"))

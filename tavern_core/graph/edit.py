@@ -181,7 +181,7 @@ class WorkflowEditor:
         return draft
 
     def _end(self, draft: _WorkflowDraft, what: str) -> None:
-        """An edit is made; that of a batch is checked with the others. Raises as `_take`."""
+        """Finish an edit; those of a batch are checked together at its end. Raises as `_take`."""
         if draft is not self._batch:
             self._take(draft, what)
 
@@ -279,7 +279,7 @@ class _WorkflowDraft:
                 each[section] = {**(each.get(section) or {}), key: value}
 
     def drop_edges(self, drop: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Remove edges, and what nodes say of their order."""
+        """Remove edges, also from the `inputConnectionOrders` of nodes."""
         gone = {edge.get("id") for edge in self.data["edges"] if drop(edge)}
         self.data["edges"] = [edge for edge in self.data["edges"] if not drop(edge)]
         for node in self.data["nodes"]:

@@ -30,7 +30,7 @@ PointerParts = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a patch."""
+    """An operation of a patch."""
 
     at: int
     """Its place in the patch, from 0."""
@@ -50,7 +50,7 @@ class Operation:
 
 
 class PatchCopyBudget:
-    """How much the operations of one patch may still copy and move."""
+    """The number of values that the operations of a patch may still copy and move."""
 
     def __init__(self) -> None:
         self._left = MOST_VALUES

@@ -218,7 +218,7 @@ def _wanted(
     block: Sequence[str], inside: Mapping[str, Point], beside: Mapping[str, Sequence[tuple[str, bool]]],
     places: Mapping[str, Point], sizes: Mapping[str, Size],
 ) -> Point | None:  # fmt: skip
-    """Where the origin of a block should be so that its nodes stand beside their fixed neighbours; None: it has none."""
+    """The origin of a block that puts its nodes beside their fixed neighbours; None: it has none."""
     lefts: list[float] = []
     rights: list[float] = []
     middles: list[float] = []

@@ -1,4 +1,4 @@
-"""One node of a file with its type: its slots here, its values in the file, and how it runs.
+"""Reading one node of a file with its type: its slots, its values in the file, and how it runs.
 
 The node type can depend on the node: on its mode, its own slots, or the interface of its workflow or
 group.
@@ -45,7 +45,7 @@ _NO_EXEC: Final = NodeExec()
 
 @dataclass(slots=True)
 class ResolvedNode:
-    """One node of the file, read. `spec` is None if its type is unknown; its slots are then not checked."""
+    """A node of the file with its type. `spec` is None if its type is unknown; its slots are then not checked."""
 
     node: WorkflowNode
     spec: NodeSpec | None
@@ -62,7 +62,7 @@ class ResolvedNode:
 
 
 _VALUES: Final = ("inputValues", "configValues")
-"""Where the values of a node are."""
+"""Keys of a node that hold its values."""
 _SLOTS: Final = ("inputs", "outputs")
 """In `data`, they are the slots of nodes with dynamic ones."""
 

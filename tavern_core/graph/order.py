@@ -33,7 +33,7 @@ def topological(after: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def circles(after: Sequence[Sequence[int]], stuck: Sequence[int]) -> list[list[int]]:
-    """One cycle for each tangle among the `stuck` nodes of `topological`: ``[a, b, c]`` for a → b → c → a."""
+    """One cycle per strongly connected part of the `stuck` nodes of `topological`: ``[a, b, c]`` for a → b → c → a."""
     left = set(stuck)
     before: dict[int, list[int]] = {node: [] for node in stuck}
     for node in stuck:

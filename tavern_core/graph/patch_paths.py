@@ -49,7 +49,7 @@ class PatchLocalIds:
             self._ignored.setdefault(id_, (at, key))
 
     def advice(self, node: str) -> str:
-        """What to do if an edge names a node by the ignored `id` of its value; else empty."""
+        """Advice for an edge that names a node by the ignored `id` of its value; else empty."""
         if node not in self._ignored:
             return ""
         at, key = self._ignored[node]

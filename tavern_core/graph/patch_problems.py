@@ -47,7 +47,7 @@ _SHOWN: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class PatchProblem(FlowProblem):
-    """One problem of a patch or of its result, in the words of the patch: new nodes and edges have their localIds."""
+    """A problem of a patch or of its result, in the words of the patch: new nodes and edges have their localIds."""
 
     op: int | None = None
     """The place of the operation in the patch, from 0; None: no single operation is the cause."""
@@ -61,7 +61,7 @@ class PatchProblem(FlowProblem):
 
     @property
     def fix(self) -> str:
-        """What to write instead: the hint, by its name in JSON."""
+        """The repair: the hint, by its name in JSON."""
         return self.hint
 
     @property

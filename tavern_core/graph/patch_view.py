@@ -90,7 +90,7 @@ def _twice(section: str, ids: Sequence[str]) -> PatchProblem:
 
 
 def shown_node(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What is shown of a node of the file."""
+    """The projection of a node of the file."""
     found: dict[str, Any] = {"type": node["type"]}
     for key in NODE_KEYS[1:]:
         value = node.get(key)
@@ -102,7 +102,7 @@ def shown_node(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_edge(edge: Mapping[str, Any]) -> dict[str, Any]:
-    """What is shown of an edge of the file."""
+    """The projection of an edge of the file."""
     return {key: edge.get(key) for key in EDGE_KEYS}
 
 

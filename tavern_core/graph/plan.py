@@ -30,7 +30,7 @@ StepKind = Literal["node", "input", "output", "group", "map", "loop"]
 
 @dataclass(frozen=True, slots=True)
 class ValueSource:
-    """Where a value comes from: the output `key` of a step."""
+    """The source of a value: the output `key` of a step."""
 
     step: int
     key: str
@@ -41,7 +41,7 @@ class ValueSource:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One input with edges."""
+    """An input with edges."""
 
     slot: Slot
     sources: tuple[ValueSource, ...]
@@ -53,7 +53,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class FlowStep:
-    """One node, ready to run."""
+    """A node, ready to run."""
 
     index: int
     id: str
@@ -90,7 +90,7 @@ class FlowStep:
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """One workflow, ready to run."""
+    """A compiled workflow, ready to run."""
 
     workflow: Workflow = field(repr=False)
     steps: tuple[FlowStep, ...]

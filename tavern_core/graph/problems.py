@@ -51,7 +51,7 @@ Identity = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class FlowProblem(Problem):
-    """One problem of a workflow."""
+    """A problem of a workflow."""
 
     code: str
     """A key of PROBLEM_CODES."""
@@ -75,7 +75,7 @@ class FlowProblem(Problem):
 
     @property
     def identity(self) -> Identity:
-        """What stays the same where the problem is found again, whatever its words."""
+        """The part of a problem that stays the same when it is found again, whatever its words."""
         return self.code, self.node, self.slot, self.edge
 
     def to_json(self) -> dict[str, Any]:
