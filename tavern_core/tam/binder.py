@@ -34,7 +34,7 @@ def bind(
     references: bool = False,
     validate: Validate | None = None,
 ) -> Plan:
-    """The requested calls of a text, and all its problems. Never raises.
+    """Bind the calls of a text; returns them with all problems of the text. Never raises.
 
     Args:
         document: what `parse` or a `Scanner` read.
@@ -42,8 +42,8 @@ def bind(
         known: all ids, for suggestions, where `schemas` is a function.
         destructive: says of a tool id whether the tool destroys things; such a tool refuses a value without its tail.
         references: a whole value `{{step1.path}}` in a chain becomes a `Reference` to that step's result.
-        validate: what judges the arguments of a tool, given its id, in place of its schema alone. It yields what is wrong: a
-            message, or (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
+        validate: judges the arguments of a tool, given its id, instead of its schema alone. It yields each problem: a
+            message, or (JSON pointer, message). It is not called for arguments with references or `$uri`s.
     """
     catalogue = CallableTools(schemas, known, destructive)
     binder = _Binder(catalogue, references, validate or catalogue.problems)
@@ -116,7 +116,7 @@ class _Binder:
     def bind(
         self, blocks: Iterable[Block], reader: CallReader | None = None
     ) -> tuple[list[TamCall], list[TextProblem]]:
-        """The calls of blocks and their problems; with a `reader`, problems of near misses say how to write the call."""
+        """Bind blocks; returns calls and problems. With a `reader`, near misses show how to write the call."""
         calls: list[TamCall] = []
         problems: list[TextProblem] = []
         for block in blocks:
@@ -135,7 +135,7 @@ class _Binder:
     def _bind_step_by_step(
         self, block: Block, refused: list[str | tuple[str, str]], reader: CallReader | None
     ) -> tuple[list[TamCall], list[TextProblem]]:
-        """Any block; `refused` is what the validator refused of it already."""
+        """Bind any block; `refused` is what the validator has already refused of it."""
         catalogue = self._catalogue
         lines = undelimited(block, catalogue.tool)
         calls, problems = [], list(block.problems)
@@ -152,7 +152,7 @@ class _Binder:
 
 
 def _bind_common(block: Block, catalogue: CallableTools) -> TamCall | None:
-    """The common block: one `command`, declared parameters exactly spelled, once each, that fit. None: use the general path."""
+    """Bind a common block: one `command`, exactly spelled parameters, once each. None: use the general path."""
     if block.dialect != "tam1":
         return None
     fields = block.fields

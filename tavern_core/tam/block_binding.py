@@ -243,7 +243,7 @@ class BlockBinding(FieldPlacing):
 
 
 def _read(reader: TextReader, text: str, hint: str) -> tuple[Any, str]:
-    """The value of a text, and what is wrong with it (empty: nothing). `hint`: how it is written, where that is said."""
+    """The value of a text, and its problem (empty: none). `hint`: the notation of the value, if the block states it."""
     if hint == "text":
         return text, ""
     if hint == "json":

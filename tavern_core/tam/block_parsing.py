@@ -104,7 +104,7 @@ class OpenBlock(TextWindow):
     # --- beginning and end --------------------------------------------------------------------------------------
 
     def begin_block(self, start: int, end: int) -> None:
-        """A block begins with the marker `text[start:end]`."""
+        """Begin a block with the marker `text[start:end]`."""
         self.done, self.kept = [], []
         self.limit = start + self.max_block
         self._start = self.base + start
@@ -121,7 +121,7 @@ class OpenBlock(TextWindow):
             self._report_spelling(start, end, START)
 
     def end_block(self, end: int, *, closed: bool) -> None:
-        """The open block ends at `end`; prose begins."""
+        """End the open block at `end`; prose begins."""
         values = (
             len(self.blocks) + 1,
             self._start,
@@ -160,7 +160,7 @@ class OpenBlock(TextWindow):
         )
 
     def at_marker(self, found: re.Match[str]) -> None:
-        """A marker outside of a value."""
+        """Handle a marker outside of a value."""
         start, end = found.span()
         if found[1]:
             self.report(
@@ -176,7 +176,7 @@ class OpenBlock(TextWindow):
         self.end_block(end, closed=True)
 
     def end_of_text(self) -> None:
-        """The text is over, and the block is not."""
+        """Handle the end of the text inside a block."""
         self.report(
             "unterminated_block",
             say(WORDS["text_ends"], line=self._start_line, hidden=self._hidden()),

@@ -16,7 +16,7 @@ LONGEST_ID = 256
 
 
 def pointed(problem: SchemaProblem) -> tuple[str, str]:
-    """What is wrong with arguments, as a `validate` of `bind` says it: (JSON pointer, message)."""
+    """A problem of arguments, as a `validate` of `bind` yields it: (JSON pointer, message)."""
     if not problem.hint:
         return problem.path, problem.message
     return problem.path, say(WORDS["because"], what=problem.message, why=problem.hint)
@@ -67,7 +67,7 @@ class CallableTools:
         return self._schemas(name) if len(name) <= LONGEST_ID else None
 
     def problems(self, tool: str, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """What the schema of a tool refuses of arguments: (JSON pointer, message)."""
+        """The problems of arguments by the schema of a tool: (JSON pointer, message)."""
         known = self.tool(tool)
         return [] if known is None else [pointed(problem) for problem in known.parameters.problems(arguments)]
 

@@ -16,7 +16,7 @@ Dialect = Literal["tam1", "tam2"]
 
 
 class Field(NamedTuple):
-    """One `key:「始」value「末」`.
+    """A field `key:「始」value「末」`.
 
     Args:
         key: as spelled, trimmed; empty in an invalid field without one.

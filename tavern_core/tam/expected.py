@@ -1,4 +1,4 @@
-"""What a parameter expects and why a text is none of it, in TAM's words.
+"""Messages about values: the type that a parameter expects, and why a text is no such value, in TAM's words.
 
 A text may also be a value in the notation of another language: Python's `True`, a quoted 'text', a grouped 1,000.
 """
@@ -30,7 +30,7 @@ def display_value(value: Any) -> str:
 
 
 def expected(reader: TextReader) -> str:
-    """What a parameter expects: ``integer``, ``one of 'a', 'b'``, ``array of integer or null``."""
+    """The expected value of a parameter, in words: ``integer``, ``one of 'a', 'b'``, ``array of integer or null``."""
     return joined(EITHER, dict.fromkeys(map(_expected, reader.alternatives)))
 
 
@@ -48,7 +48,7 @@ def _expected(leaf: Any) -> str:
 
 
 def why_unread(reader: TextReader, text: str, unread: CoercionFailure) -> str:
-    """What is wrong with a text, and what to write instead."""
+    """Explain what is wrong with a text, and what to write instead."""
     trimmed = text.strip()
     got: Any = text
     if unread.error:
@@ -81,7 +81,7 @@ _JSON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 def repair(text: str, kinds: Set[str]) -> str:
-    """What to write instead of `text`, which is not strict JSON; empty if that is not certain.
+    """Suggest what to write instead of `text`, which is not strict JSON; empty if that is not certain.
 
     Args:
         text: a value, trimmed.
@@ -108,7 +108,7 @@ def repair(text: str, kinds: Set[str]) -> str:
 
 
 def _item(part: str) -> Any:
-    """One item of a list that was written with commas: a number if it looks like one."""
+    """Read an item of a list that was written with commas: a number if it looks like one."""
     part = part.strip().strip("\"'")
     return json.loads(part) if _PLAIN_NUMBER.fullmatch(part) else part
 

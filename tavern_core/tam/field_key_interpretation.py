@@ -86,7 +86,7 @@ def commands_of(block: Block) -> list[str]:
 
 
 class FieldTarget(NamedTuple):
-    """Where a field belongs. `step` None: every step that accepts it. `problem`: why it belongs nowhere."""
+    """The place of a field. `step` None: every step that accepts it. `problem`: why it belongs nowhere."""
 
     step: int | None
     meaning: KeyMeaning
@@ -94,7 +94,7 @@ class FieldTarget(NamedTuple):
 
 
 def place_in_chain(key: str, steps: Mapping[int, BindableTool], kinds: Iterable[Parameters]) -> FieldTarget:
-    """Which step and parameter of a chain `key` means.
+    """The step and the parameter of a chain that `key` means.
 
     Args:
         steps: the tool of each step.
@@ -151,7 +151,7 @@ _MOST_SHOWN: Final = 12
 
 
 class KeyMeaning(NamedTuple):
-    """What a key means to a tool: a declared parameter, several (`ambiguous`), or neither."""
+    """The meaning of a key to a tool: a declared parameter, several (`ambiguous`), or neither."""
 
     name: str
     declared: bool
@@ -167,7 +167,7 @@ class Parameters(TextParameters):
         self._folds: dict[str, list[str]] | None = None
 
     def meaning(self, key: str) -> KeyMeaning:
-        """Which parameter `key` means: the exact spelling, else the one declared name with the same fold."""
+        """The parameter that `key` means: the exact spelling, else the one declared name with the same fold."""
         known = self._meanings.get(key)
         if known is None:
             known = self._folded_meaning(key)

@@ -39,7 +39,7 @@ _HINTS: Final = ("json", "base64", "text")
 
 @dataclass(slots=True)
 class StepBinding:
-    """One step during binding."""
+    """A step during binding."""
 
     number: int
     tool: BindableTool
@@ -71,7 +71,7 @@ class FieldPlacing:
         self.problems: list[TextProblem] = []
 
     def has_mentioned(self, names: Iterable[str]) -> None:
-        """These parameters were reported already: do not also report them as missing."""
+        """Record parameters that were already reported, so that they are not also reported as missing."""
         self._suggested.update(names)
 
     def _report(
@@ -120,7 +120,7 @@ class FieldPlacing:
         return modifiers
 
     def _is_full(self, code: str) -> bool:
-        """Whether further problems of this kind need not be found."""
+        """Whether enough problems of this code were found."""
         return self._seen.get(code, 0) >= MOST_ERRORS
 
     def _report_place(self, place: FieldTarget, given: Field) -> None:

@@ -32,7 +32,7 @@ ANGLE_TAIL: Final = "<<<"
 
 MAX_KEY: Final = 128
 REACH: Final = 1600
-"""No decision depends on more than this many characters before or after the place it is made at."""
+"""No decision depends on more than this many characters before or after its place."""
 
 BLANK: Final = r"[ \t\u3000\xa0]"
 SPACE: Final = r"[ \t\u3000\xa0\r\n]"
@@ -49,7 +49,7 @@ _GAP = BLANK + "{0,16}+"
 
 @dataclass(frozen=True, slots=True)
 class ValueForm:
-    """One way to write a value: its delimiters and which openers count as a field inside it.
+    """A way to write a value: its delimiters and which openers count as a field inside it.
 
     Args:
         name: `plain`, `escape`, `arrows` or `angles`; what `Field.form` says.
@@ -126,7 +126,7 @@ class ThoughtPatterns(NamedTuple):
     """The patterns for the tags of thoughts, for one set of names."""
 
     may_open: re.Pattern[str]
-    """Where a block or a thought may begin; fast to search, then `opening` decides."""
+    """The possible beginnings of a block or a thought; fast to search, then `opening` decides."""
     opening: re.Pattern[str]
     """A start marker (group 1 is set) or the tag that begins a thought (its name is group 2)."""
     broken: re.Pattern[str]
@@ -200,7 +200,7 @@ TOKEN: Final = re.compile(rf"[\r\n]{BLANK}{{0,256}}+(?:#|//)|「[始末]|»»»|
 LINE_NOTE: Final = re.compile(rf"{SPACE}{{0,256}}+(#|//)")
 BROKEN_LINE_NOTE: Final = re.compile(rf"{SPACE}{{0,256}}+/?\Z")
 AFTER_TAIL: Final = re.compile(rf"{BLANK}{{0,256}}+(?:([,，]){BLANK}{{0,256}}+)?(?:(#|//)|({_NOTE}))?")
-"""What may follow a value on its line: (1) a comma, (2) a note to the end of the line, (3) a note in brackets."""
+"""Text that may follow a value on its line: (1) a comma, (2) a note to the end of the line, (3) a note in brackets."""
 BROKEN_AFTER_TAIL: Final = re.compile(
     rf"{BLANK}{{0,256}}+(?:[,，]{BLANK}{{0,256}}+)?(?:\Z|/\Z|[(（][^()（）「」<>\r\n]{{0,200}}+\Z)"
 )

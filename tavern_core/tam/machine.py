@@ -111,7 +111,7 @@ class Machine(FieldReader):
                 return
 
     def _leave_prose(self, opening: re.Match[str]) -> None:
-        """A block or a thought begins."""
+        """Begin a block or a thought."""
         start, end = opening.span()
         if opening[1]:
             self._pass_prose(start, whole=True)
@@ -123,7 +123,7 @@ class Machine(FieldReader):
         self.state, self.pos = THOUGHT, end
 
     def _end_of_prose(self) -> bool:
-        """Nothing begins in the visible text, except perhaps at its end."""
+        """Handle visible text in which nothing begins, except perhaps at its end."""
         text, hold = self.text, len(self.text)
         if not self.no_more:
             bracket = text.rfind("<", max(self.pos, hold - MARKER_REACH))

@@ -184,7 +184,7 @@ def _with_colon(block: Block, problem: TextProblem) -> str:
 
 
 def command_hint(block: Block, reader: CallReader, tool: Callable[[str], BindableTool | None]) -> str:
-    """How to name the tool if a field has another name for `command`, or if the block holds a call in another notation."""
+    """Advice on naming the tool if a field has another name for `command`, or a call is in another notation."""
     other: Field | None = next((field for field in block.fields if fold(field.key) in _OTHER_NAMES), None)
     if other is not None:
         known = tool(other.value.strip())

@@ -17,7 +17,7 @@ from tavern_core.tam.wording import WORDS
 
 @dataclass(frozen=True, slots=True)
 class ProblemCode:
-    """One row of the table: severity, the `ToolResult.error.kind` it becomes, meaning, repair."""
+    """A row of the table: severity, the `ToolResult.error.kind` it becomes, meaning, repair."""
 
     severity: Severity
     error_kind: str

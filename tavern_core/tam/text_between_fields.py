@@ -75,7 +75,7 @@ class BetweenFields(OpenBlock):
         self._malformed_line = 0
 
     def _between(self, at: int, *, behind_tail: bool) -> None:
-        """Everything before `at` is understood; fields, comments or the end may follow."""
+        """Record that everything before `at` is understood; fields, comments or the end may follow."""
         self.state = FIELDS
         self.pos = self._scan = at
         self._behind_tail = behind_tail
@@ -84,7 +84,7 @@ class BetweenFields(OpenBlock):
         self._tolerant_to = NOWHERE
 
     def _open(self, form: ValueForm, key: str, key_start: int, line: int, value_start: int) -> None:
-        """A value begins."""
+        """Begin a value."""
         self.state = VALUE
         self.form = form
         self.value_start = value_start
@@ -120,7 +120,7 @@ class BetweenFields(OpenBlock):
                 return answer
 
     def _read_trailer(self) -> bool:
-        """Allowed after a tail on its line: comma and notes."""
+        """Read the rest of the line after a tail, where a comma and notes are allowed."""
         while True:
             if not self.last and BROKEN_AFTER_TAIL.match(self.text, self.pos, self.end):
                 return False
@@ -201,7 +201,7 @@ class BetweenFields(OpenBlock):
         self._open(form, head.key, head.start, line, at + len(form.head))
 
     def _run_dry(self) -> bool:
-        """No token is in sight."""
+        """Handle text without another token."""
         if self.last:
             self.end_of_text()
             return True
@@ -210,14 +210,17 @@ class BetweenFields(OpenBlock):
         return False
 
     def _leave_behind(self) -> None:
-        """Before more text arrives: the key of a later field cannot reach back far, so earlier text is stray and is not scanned again."""
+        """Leave text behind before more arrives.
+
+        The key of a later field cannot reach back far, so earlier text is stray and is not scanned again.
+        """
         far = self.end - REACH
         if far > self.pos and far >= REACH:  # so large that the window will be shortened (`put_aside`)
             self._note_stray(far, self.end)
             self.pos = far
 
     def _begin_note(self, at: int, code: str) -> None:
-        """A comment line (no `code`), or a note that is ignored with warning `code`; it runs to the end of its line."""
+        """Begin a comment line (no `code`), or a note that is ignored with warning `code`; both end with their line."""
         self.state = NOTE
         self.pos = self._scan = at
         self._note_code = code
@@ -247,7 +250,7 @@ class BetweenFields(OpenBlock):
             self._stray = _shortened(self.text[at : min(end, at + _SHOWN)]), (self.count_lines(at), self.column(at))
 
     def _check_stray(self, upto: int) -> None:
-        """Between `pos` and `upto` only blanks and commas are allowed."""
+        """Check the text between `pos` and `upto`: only blanks and commas are allowed."""
         self._note_stray(upto, upto)
         if self._stray is not None:
             shown, place = self._stray
@@ -255,7 +258,7 @@ class BetweenFields(OpenBlock):
             self.report("stray_text", say(WORDS["text_between"], text=shown), place=place)
 
     def _report_malformed(self, at: int) -> None:
-        """The line of `at` has a delimiter, but is not a field."""
+        """Report the line of `at`, which has a delimiter but is not a field."""
         line_start = max(self.text.rfind("\n", max(self.pos, at - 1000, 0), at) + 1, self.pos, at - 1000, 0)
         self._check_stray(line_start)
         line = self.count_lines(at)

@@ -1,4 +1,4 @@
-"""Where a value ends (TAM rules 5 and 6).
+"""Finding the end of a value (TAM rules 5 and 6).
 
 The answer is a function of the text alone: with more text, it stays the same or is no longer `Undecided`. So a stream
 and a whole text get the same values.
@@ -19,7 +19,7 @@ from tavern_core.tam.window import NOWHERE, TextWindow
 
 
 class Undecided(Enum):
-    """Why there is no answer yet: the missing text."""
+    """The reason why there is no answer yet: the missing text."""
 
     TAIL = "no tail is in sight"
     BOUNDARY = "what follows the first tail is cut off"
@@ -28,11 +28,11 @@ class Undecided(Enum):
 
 
 class ValueEnd(NamedTuple):
-    """Where a value ends.
+    """The end of a value.
 
     Args:
-        value_end: where the value ends; for an unterminated value, where that became certain.
-        resume: where reading continues.
+        value_end: the offset of the end; for an unterminated value, the offset where that became certain.
+        resume: the offset where reading continues.
         code: a problem, or empty: `unterminated_value`, `ambiguous_value`, `missing_value_end`.
         stray_to: up to here the rest of the line is stray text (rule 5c); NOWHERE otherwise.
         mixed: the value was closed by the tail of the sister form.
@@ -46,7 +46,7 @@ class ValueEnd(NamedTuple):
 
 
 def value_end(window: TextWindow, form: ValueForm, start: int) -> ValueEnd | Undecided:
-    """Where the value that begins at `start` ends."""
+    """Find the end of the value that begins at `start`."""
     if form.tail == ESCAPE_TAIL:
         return _escaped_end(window, start)
     if form.second_dialect:

@@ -114,7 +114,7 @@ class TextWindow:
         return dropped
 
     def leave_behind(self) -> None:
-        """All text was read and nothing is open: an empty window without facts."""
+        """Empty the window and forget its facts, after all text was read and nothing is open."""
         text, size = self.text, len(self.text)
         self.line += text.count("\n", self.line_mark)
         found = text.rfind("\n", max(self._break_mark, 0))
@@ -210,7 +210,7 @@ class TextWindow:
         return fact.at
 
     def next_tail(self, tail: str, at: int) -> int:
-        """Where the next `tail` at or after `at` begins."""
+        """The offset of the next `tail` at or after `at`."""
 
         def search(begin: int) -> tuple[int, int]:
             found = self.text.find(tail, begin, self.end)
@@ -219,7 +219,7 @@ class TextWindow:
         return self._next(tail, at, search)
 
     def next_line_head(self, form: ValueForm, at: int) -> int:
-        """Where the next opener at or after `at` is, that belongs to a field at the start of a line."""
+        """The offset of the next opener at or after `at` that belongs to a field at the start of a line."""
 
         def search(begin: int) -> tuple[int, int]:
             text, end = self.text, self.end
@@ -244,7 +244,7 @@ class TextWindow:
         return opened.head != ANGLE_HEAD or "\n" not in self.text[head.end : at]
 
     def next_marker(self, which: str, at: int) -> int:
-        """Where the next `start` or `end` marker (or `any`) at or after `at` begins."""
+        """The offset of the next `start` or `end` marker (or `any`) at or after `at`."""
 
         def search(begin: int) -> tuple[int, int]:
             for found in MARKER.finditer(self.text, begin, self.end):
@@ -305,7 +305,7 @@ class TextWindow:
         return found
 
     def escape_state(self, start: int) -> tuple[int, int, bool]:
-        """How far the ESCAPE value that begins at `start` has been read: (offset, depth, inside a quoted block)."""
+        """The progress in the ESCAPE value that begins at `start`: (offset, depth, inside a quoted block)."""
         known, at, depth, quoted = self._escape
         return (at, depth, quoted) if known == start else (start, 0, False)
 
