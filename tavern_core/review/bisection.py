@@ -19,7 +19,7 @@ class BisectResult:
     plugins: tuple[str, ...]
     """The plugins that fail together, the first found first; empty: none."""
     why_not: str = ""
-    """Why none was found."""
+    """The reason why none was found."""
 
 
 def find_guilty(

@@ -1,4 +1,4 @@
-"""What the source shows that the hooks of a plugin return: its tools, and the names of its other contributions.
+"""The tools and the names of other contributions that the hooks of a plugin return, as far as the source shows them.
 
 It follows lists, local and module-level names, toolboxes (classes with `@tool` methods), functions of the plugin and star imports.
 Computed values are reported as unseen, with their place; then an absence means nothing.
@@ -31,7 +31,7 @@ _MOST_STEPS: Final = 12
 
 @dataclass(slots=True)
 class HookReturn:
-    """What the source shows that one hook returns."""
+    """The names that one hook returns, as far as the source shows them."""
 
     names: list[tuple[str, str, int]] = field(default_factory=list)
     """Name, file and line."""
@@ -63,7 +63,7 @@ class OfferedScan:
         return self._all(module, hook, self._tool)
 
     def named(self, module: OwnModule, hook: Function, kind: str) -> HookReturn:
-        """The names of what another contributing hook returns: of each ``Kind("name", …)``, or the keys of a mapping."""
+        """The names that another contributing hook returns: of each ``Kind("name", …)``, or the keys of a mapping."""
         return self._all(module, hook, lambda where, item, step: self._section(where, item, kind, step))
 
     def _all(self, module: OwnModule, function: Function, read: ReturnReader) -> HookReturn:

@@ -46,7 +46,7 @@ _NOT_CODE: Final = ("tests/", "test/", "node_modules/", "build/", "dist/", ".")
 
 @dataclass(frozen=True, slots=True)
 class FoundHook:
-    """One function marked with `@hookimpl`."""
+    """A function marked with `@hookimpl`."""
 
     name: str
     """The hook: `specname` if given, else the function's name."""
@@ -64,7 +64,7 @@ class FoundHook:
 
 @dataclass(frozen=True, slots=True)
 class FoundTool:
-    """One function marked with `@tool`."""
+    """A function marked with `@tool`."""
 
     name: str
     """Local name."""

@@ -1,4 +1,4 @@
-"""Imports that would end the host or never end are found before they run in it.
+"""Detects imports that would end the host or never end, before they run in it.
 
     a plugin whose code was never tried here   →   it is first imported in a separate process (`import_probe.py`)
     that crashes, hangs or takes all memory    →   the plugin is `failed`, with the reason
@@ -31,7 +31,7 @@ from tavern_core.review.probe_result import SAFE, UNSAFE, PluginImport
 
 FILE: Final = "probes.json"
 _SPARE_S: Final = 60.0
-"""How much longer than one probe to wait for another process that probes the same plugin."""
+"""Additional time to wait for another process that probes the same plugin."""
 When = Literal["never", "suspect", "new"]
 ImportRow = dict[str, Any]
 
@@ -42,7 +42,7 @@ class ImportWatch:
     Args:
         home: the state folder.
         when: which plugins are probed.
-        seconds: how long an import may take.
+        seconds: time limit of an import.
     """
 
     def __init__(self, home: Path, when: When, seconds: float, diagnostics: Diagnostics) -> None:
@@ -83,7 +83,7 @@ class ImportWatch:
             return candidate.load(ctx)
 
     def refusal(self, candidate: PluginCandidate) -> Finding | None:
-        """Why its import will be refused, according to an earlier probe; runs nothing."""
+        """The reason why its import will be refused, according to an earlier probe; runs nothing."""
         row = self.last_result(candidate.name)
         if (
             row is None
@@ -134,7 +134,7 @@ class ImportWatch:
             raise _unsafe(candidate, found.said)
 
     def _untried(self, candidate: PluginCandidate, why: str) -> None:
-        """No process can be started for a probe. A plugin that ended a process before is not imported; others are, with a warning."""
+        """Refuse a plugin that cannot be probed if it ended a process before, else report a warning."""
         hint = "plugins.probe: never imports plugins without trying them"
         if self._left_behind(candidate.name):
             text = f"{candidate.name} is not imported: its import ended an earlier process, and it cannot be tried in another: {why}"
@@ -250,7 +250,7 @@ def _imports_nothing(candidate: PluginCandidate) -> bool:
 
 
 def _python() -> str:
-    """What an import depends on besides the plugin's files: this Python, and the time of the last installation."""
+    """The state of this Python that an import depends on: its version, and the time of the last installation."""
     words = [sys.version, sys.prefix]
     for entry in sys.path:
         if entry.endswith(("-packages", "-packages/")):

@@ -1,4 +1,4 @@
-"""Is a plugin's import safe to run here? Tried in a separate process, which may crash, hang or end.
+"""Probes whether a plugin's import is safe to run here, in a separate process, which may crash, hang or end.
 
 An exception is not a finding of a probe, because it only affects this plugin. A probe finds what
 the host would not survive: a crash, `os._exit`, an import that never ends or takes all memory. It is not a sandbox: the code runs
@@ -34,7 +34,7 @@ _MOST_NEEDED: Final = 2000
 _AT_ONCE: Final = 4
 """Imports that are probed at the same time; more wait."""
 _COLLECT_S: Final = IDLE_S + 2.0
-"""How long after an import to check whether the process has ended."""
+"""Time after an import until the check whether the process has ended."""
 
 
 class Prober:
@@ -53,7 +53,7 @@ class Prober:
         """Import a plugin in a separate process.
 
         Args:
-            seconds: how long it may take.
+            seconds: time limit.
             guarded: install the audit guard, to see what it uses.
         """
         with self._turns:
@@ -163,11 +163,11 @@ def own_line(trace: bytes, folder: Path | None) -> str:
 LONGEST: Final = 65_536
 """Maximum bytes of a copy's report, and of its trace."""
 _START_S: Final = 60.0
-"""How long the process may take to start, and to fork, in seconds."""
+"""Time in seconds in which the process must start, and fork."""
 _TRACE_S: Final = 5.0
-"""How long a hanging copy may take to report where it hangs."""
+"""Time in which a hanging copy may report where it hangs."""
 _SILENT_S: Final = 1.0
-"""How long a copy that cannot report any more has to end."""
+"""Time in which a copy that cannot report any more must end."""
 
 
 class Unavailable(Exception):
@@ -186,7 +186,7 @@ def probe_once(server: ForkServer, request: bytes, seconds: float) -> ProbeProce
     """Probe one import.
 
     Args:
-        seconds: how long it may take.
+        seconds: time limit.
 
     Raises:
         Unavailable: no process can be started.
@@ -253,7 +253,7 @@ class ProbeProcess:
             self._copy.kill(signal.SIGABRT)
 
     def finish(self, end: float) -> None:
-        """It has been killed: get its exit status, and read its last output."""
+        """Get the exit status of the killed copy, and read its last output."""
         if self._copy.status in self._sources and _readable([self._copy.status], end - time.monotonic()):
             self._hear_end()
         while _readable([self._traces], 0.0) and self._read(self._traces):

@@ -49,7 +49,7 @@ _OF_ANY_NODES: Final = frozenset({"DUPLICATE_NODE", "DUPLICATE_EDGE", "DANGLING_
 
 
 class _AnyNodes:
-    """A library in which every node type exists and takes every edge: only the code knows more."""
+    """A library in which every node type exists and takes every edge, because only the code knows the real ones."""
 
     def node(self, type_: str) -> NodeSpec:
         return NodeSpec(type_, dynamic_slots=True)
@@ -123,7 +123,7 @@ class ManifestCheck:
                     yield Finding(MANIFEST, problem, "create it, or correct the path", where)
 
     def _unread_tool_files(self) -> Iterator[Finding]:
-        """Files that look like tool files and are where none is looked for."""
+        """Files that look like tool files but are in a place where no tool files are searched."""
         read = {name for name, _ in self._tools.stamps}
         entry = self._manifest.tools.entry if isinstance(self._manifest.tools, Entry) else ""
         hint = (
@@ -135,7 +135,7 @@ class ManifestCheck:
                 yield Finding(TOOL, "this tool file is not read", hint, Location(relative, 1, 1), "warning")
 
     def _served(self, path: tuple[str | int, ...], relative: str) -> str:
-        """The path of a file of the frontend, where the host serves it."""
+        """The path of a frontend file as the host serves it."""
         frontend = self._manifest.frontend
         if frontend is None or path[0] != "frontend" or path[1] == "dev":
             return relative
@@ -162,7 +162,7 @@ class ManifestCheck:
                     yield Finding(TOOL, message, "correct the example or the schema", where)
 
     def _workflow(self, spec: ToolSpec, written: str) -> Iterator[Finding]:
-        """The file of a workflow tool: is it there, is it a workflow, and do its edges make sense, whatever its nodes are?"""
+        """Check the file of a workflow tool: it must be a workflow whose edges make sense, whatever its nodes are."""
         names = workflow_file_names(written)
         file = next((name for name in names if not self._files.problem(name)), None)
         if file is None:
@@ -181,7 +181,7 @@ class ManifestCheck:
             yield from self._interface(spec, file, workflow.inputs())
 
     def _interface(self, spec: ToolSpec, file: str, inputs: Mapping[str, Slot]) -> Iterator[Finding]:
-        """Do the written parameters of a workflow tool fit the interface of its file?"""
+        """Check that the written parameters of a workflow tool fit the interface of its file."""
         given = spec.input_schema.get("properties", {})
         for name in given:
             if name not in inputs:
@@ -206,7 +206,7 @@ class ManifestCheck:
         return Finding(TOOL, f"the tool {spec.local_name!r}: {message}", hint, where, severity)
 
     def _declared_at(self, spec: ToolSpec, *inside: str | int) -> Location:
-        """Where a tool is declared, or a part of it: in its file, or in plugin.yaml."""
+        """The location of the declaration of a tool, or of a part of it: in its file, or in plugin.yaml."""
         file, _, place = spec.source.partition(": ")
         key, _, index = place.partition(".")
         if index.isdigit():
@@ -323,7 +323,7 @@ class ManifestCheck:
         return self._document.locate(("tools",), key=True)
 
     def _handlers(self) -> Iterator[Finding]:
-        """Tools whose code is named as ``module:function``: does it exist, and does it accept the declared parameters?"""
+        """Check the ``module:function`` of tools: it must exist and accept the declared parameters."""
         names = self._scan.names
         for spec in (*self._tools.specs, *self._tools.drafts):
             target = str(spec.implementation.get("handler") or "")

@@ -44,7 +44,7 @@ class ImportedName:
 
 @dataclass(slots=True)
 class OwnModule:
-    """One module of the plugin."""
+    """A module of the plugin."""
 
     file: str
     tree: ast.Module
@@ -299,5 +299,5 @@ def own_nodes(function: Function) -> Iterator[ast.AST]:
 
 
 def place_of(file: str, node: ast.expr | ast.arg | ast.stmt) -> Location:
-    """Where a node begins."""
+    """The location of the beginning of a node."""
     return Location(file, node.lineno, node.col_offset + 1)

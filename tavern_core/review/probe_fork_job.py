@@ -31,7 +31,7 @@ FAMILIES: Final = ("asyncio", "pydantic", "tavern_core")
 IDLE_S: Final = 20.0
 """After this long without a request the server ends."""
 _MEMORY: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-"""How many bytes a copy may use: half of what the machine has."""
+"""Bytes that a copy may use: half of the machine's memory."""
 
 
 class ProbeForkJob:

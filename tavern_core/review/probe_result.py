@@ -20,7 +20,7 @@ class PluginImport:
     module: str = ""
     """The module of an installed package; empty: the modules in `folder`."""
     folder: Path | None = None
-    """Where its files are."""
+    """The folder of its files."""
     has_code: bool = True
     """Whether there is a package to import."""
     nodes: str = ""
@@ -31,7 +31,7 @@ class PluginImport:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """How the import ended; ``unknown``: it could not be probed. `said` is for a person: what happened, and where, if known."""
+    """The end of the import; ``unknown``: it could not be probed. `said` tells a person what happened and where."""
 
     outcome: Literal["good", "raised", "crashed", "hung", "unknown"]
     said: str = ""

@@ -27,7 +27,7 @@ _Class = tuple[OwnModule, ast.ClassDef]
 
 @dataclass(frozen=True, slots=True)
 class FoundMethod:
-    """One published method."""
+    """A published method."""
 
     name: str
     effect: MethodEffect
@@ -37,7 +37,7 @@ class FoundMethod:
 
 @dataclass(frozen=True, slots=True)
 class FoundService:
-    """One ``Service(...)`` with a literal name and class."""
+    """A ``Service(...)`` with a literal name and class."""
 
     name: str
     publisher: str

@@ -86,7 +86,7 @@ def _item(name: str) -> dict[str, Any]:
 
 
 def _lines(indent: str, names: Sequence[str]) -> list[str]:
-    """One block item per tool; quoted if YAML would misread the bare name."""
+    """The lines of the new items, one per tool; quoted if YAML would misread the bare name."""
     written = [name if read_yaml(name, "").data == name else json.dumps(name) for name in names]
     return [
         line for name in written for line in (f"{indent}- id: {name}", f"{indent}  implementation: {{type: python}}")
@@ -94,7 +94,7 @@ def _lines(indent: str, names: Sequence[str]) -> list[str]:
 
 
 def _fill(lines: list[str], document: YamlDocument, names: Sequence[str]) -> None:
-    """Into an empty `tools:` or `tools: []`."""
+    """Insert the items into an empty `tools:` or `tools: []`."""
     at = document.locate(("tools",), key=True).line - 1
     head, _, rest = lines[at].partition(":")
     comment = rest.strip().removeprefix("[]").removeprefix("null").removeprefix("~").strip()
@@ -103,7 +103,7 @@ def _fill(lines: list[str], document: YamlDocument, names: Sequence[str]) -> Non
 
 
 def _append(lines: list[str], document: YamlDocument, count: int, names: Sequence[str]) -> None:
-    """After the last of `count` items."""
+    """Insert the items after the last of `count` items."""
     first, last = document.locate(("tools", 0)), document.locate(("tools", count - 1))
     dash = lines[first.line - 1].rfind("-", 0, first.column - 1)
     if dash < 0 or lines[first.line - 1][dash + 1 : first.column - 1].strip():

@@ -21,7 +21,7 @@ class TraceResult:
 
     uses: tuple[ObservedUse, ...] = ()
     at_import: tuple[ObservedUse, ...] = ()
-    """What the import of the plugin alone used."""
+    """The resources that the import of the plugin alone used."""
     hooks: tuple[tuple[str, str], ...] = ()
     """The hooks that it implements, and ``file:line``; also those that its source does not show."""
     changes: tuple[tuple[str, SourcePosition], ...] = ()
@@ -32,7 +32,7 @@ class TraceResult:
     failed: int = 0
     failures: tuple[str, ...] = ()
     ended: str = ""
-    """Why the run did not finish; empty if it did."""
+    """The reason why the run did not finish; empty if it did."""
     said: str = ""
     """The end of pytest's output."""
 

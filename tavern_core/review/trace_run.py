@@ -46,9 +46,9 @@ def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence
         version: as its plugin.yaml says.
         module: of an installed package; empty: the modules in `folder`.
         folder: where plugin.yaml is.
-        words: arguments of pytest.
+        folder: the folder of plugin.yaml.
         seconds: how long the tests may take.
-
+seconds: time limit of the tests.
     Raises:
         UsageError: pytest is not installed here (USAGE).
     """
@@ -87,7 +87,7 @@ def _command(given: Mapping[str, str], project: Path, words: Sequence[str]) -> l
 def _tested(
     name: str, folder: Path, project: Path, room: Path, path: Sequence[str], words: Sequence[str], seconds: float
 ) -> dict[str, Any]:
-    """What the tests of a plugin did: fields of `TraceResult`."""
+    """Run the tests of a plugin; returns fields of `TraceResult`."""
     record = room / "record.jsonl"
     given = {
         "name": name,

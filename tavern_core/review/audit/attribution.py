@@ -1,4 +1,6 @@
-"""Who is responsible? The plugin, if the nearest known frame is its own and not one of the host, the import system or a test.
+"""Attribution of audit events to the plugin's code.
+
+The plugin is responsible if the nearest known frame is its own, not one of the host, the import system or a test.
 
 open ← pathlib ← the plugin                          the plugin's
 open ← the import system ← the plugin                no one's: a late import

@@ -46,7 +46,7 @@ def _reads(args: tuple[Any, ...]) -> Iterator[Seen]:
 
 
 def _changes(folder: int = 0, *, at: int = 0) -> EventReader:
-    """Argument `at` is changed; it is relative to argument `folder` (0: none)."""
+    """The use of argument `at`, which is changed; it is relative to argument `folder` (0: none)."""
 
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
         yield "write", args[at], args[folder] if folder and len(args) > folder else NO_FOLDER
@@ -55,7 +55,7 @@ def _changes(folder: int = 0, *, at: int = 0) -> EventReader:
 
 
 def _writes_from(use: UseKind) -> EventReader:
-    """`use` is what happens to the source; the target is written."""
+    """The uses of a source and a target: `use` for the source; the target is written."""
 
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
         source, target, *folders = args
@@ -119,7 +119,7 @@ def _is_address(host: str) -> bool:
 
 
 def _uses(kind: UseKind, at: int | None = None, *, otherwise: str = "") -> EventReader:
-    """`kind` is what happens to argument `at`; `otherwise` where there is none, or it is empty."""
+    """The use `kind` of argument `at`; `otherwise` where there is none, or it is empty."""
 
     def row(args: tuple[Any, ...]) -> Iterator[Seen]:
         yield kind, (None if at is None else args[at]) or otherwise, NO_FOLDER

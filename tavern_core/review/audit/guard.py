@@ -36,7 +36,7 @@ class AuditGuard:
     """Watches one plugin.
 
     Args:
-        stack: whose code is whose.
+        stack: attributes events to the plugin's code.
         spelling: how paths are written.
         on_use: called with each use once, in the thread of the use, one at a time.
         workspace: the workspace of the running call, if there is one.
@@ -79,7 +79,7 @@ class AuditGuard:
     # Reports of the wrapped functions -----------------------------------------------------------------------------------
 
     def thread_begins(self, thread: threading.Thread | None, function: object, frame: FrameType | None) -> None:
-        """A thread is about to be started."""
+        """Report that a thread is about to be started."""
         with self._undisturbed() as is_mine:
             if is_mine and self._rows and (place := self.stack.owner(frame)) is not None:
                 if thread is not None:
@@ -89,11 +89,11 @@ class AuditGuard:
                 self._note("thread", "", place)
 
     def opens_in(self, folder: int) -> None:
-        """The next `os.open` in this thread has a path relative to this descriptor."""
+        """Report that the next `os.open` in this thread has a path relative to this descriptor."""
         self._busy.folder = folder
 
     def reads_variable(self, name: str, frame: FrameType | None) -> None:
-        """A variable of the environment is read."""
+        """Report that a variable of the environment is read."""
         with self._undisturbed() as is_mine:
             if is_mine and self._rows and (place := self.stack.reader_of_environment(frame)) is not None:
                 if name == EVERYTHING:
@@ -102,7 +102,7 @@ class AuditGuard:
                     self._note("variable", name, place)
 
     def copies_itself(self, frame: FrameType | None) -> None:
-        """A process is started without an event."""
+        """Report that a process is started without an event."""
         with self._undisturbed() as is_mine:
             if is_mine and self._rows and (place := self.stack.owner(frame)) is not None:
                 self._note("spawn", EVERYTHING, place)
@@ -205,7 +205,7 @@ class ResolvedNames:
         self._asked: set[tuple[str, Any]] = set()
 
     def looked_up(self, host: Any, port: Any) -> None:
-        """A name is being resolved: resolve it, too, and record the answer."""
+        """Resolve a name that is being resolved, and record the answer."""
         name = _text(host)
         if not name or (name, port) in self._asked:
             return

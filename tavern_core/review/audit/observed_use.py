@@ -1,4 +1,4 @@
-"""One use of an outside resource by a plugin's code, with its line."""
+"""The use of an outside resource by a plugin's code, with its line."""
 
 from __future__ import annotations
 

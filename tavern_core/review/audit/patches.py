@@ -125,7 +125,7 @@ def host_changes(stack: StackAttribution) -> Iterator[tuple[str, SourcePosition]
 
 
 def _place(value: Any, stack: StackAttribution) -> SourcePosition | None:
-    """Where `value` is defined, if that is in the plugin."""
+    """The place where `value` is defined, if that is in the plugin."""
     code = _code(value)
     if code is not None and stack.is_own(code.co_filename):
         return stack.place(code)
