@@ -177,7 +177,7 @@ def _finished(session: CliSession, outcome: AgentOutcome) -> None:
 
 
 def _form(asked: Mapping[str, Any]) -> str:
-    """What the answer to a question looks like: ``{"count": integer}``."""
+    """The form of the answer to a question: ``{"count": integer}``."""
     fields = (asked.get("schema") or {}).get("properties") or {}
     parts = [
         f"{json_text(str(name))}: {field.get('type', 'any')}"

@@ -194,7 +194,7 @@ def _run(argv: list[str], session: CliSession) -> int:
 
 
 def _complete(session: CliSession, shell: str, what: str) -> int:
-    """Answer a shell: `what` is ``complete`` or ``source``."""
+    """Answer a completion request of a shell: `what` is ``complete`` or ``source``."""
     made = shell_completion(shell, app, session)
     if made is None or what not in ("complete", "source"):
         return errors.FAILED

@@ -95,10 +95,10 @@ def put(session: CliSession, file: Path, media_type: str | None, name: str | Non
 def put_file(
     host: Tavern, file: Path, context: CallContext | None, *, media_type: str | None = None, name: str | None = None
 ) -> Artifact:
-    """Keep a file that was named on the command line.
+    """Store a file that was named on the command line.
 
     Args:
-        context: whose it is; None: the host's.
+        context: the owner; None: the host.
 
     Raises:
         UsageError: it cannot be read (USAGE).

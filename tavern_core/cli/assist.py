@@ -91,7 +91,7 @@ def _propose(session: CliSession, request: str, file: str, options: Mapping[str,
 
 
 def _path(host: Tavern, file: str) -> Path:
-    """The file that is meant: a path, or the id of a workflow with a file."""
+    """The path of the named file: a path, or the id of a workflow with a file."""
     path = Path(file)
     if not path.exists() and (source := host.workflows.list().get(file)) is not None:
         if source.plugin or source.path is None:
@@ -202,7 +202,7 @@ class PreviousVersions:
         return self._file.read_bytes().decode("utf-8", "surrogateescape") if self._file.is_file() else None
 
     def keep(self, before: str | None) -> None:
-        """Store the change of the file from `before` to what it holds now. Raises StateDamaged (STATE_DAMAGED).
+        """Store the change of the file from `before` to its current content. Raises StateDamaged (STATE_DAMAGED).
 
         Args:
             before: `now` before the change.

@@ -89,7 +89,7 @@ def _show(session: CliSession, result: ToolResult) -> None:
 
 
 def typed(host: Tavern, tool: str, texts: Mapping[str, str], context: CallContext | None = None) -> dict[str, Any]:
-    """Texts in the types that the tool declares. One that fits no type stays text, which the call refuses with its place.
+    """Convert texts to the types that the tool declares. One that fits no type stays text, and the call refuses it.
 
     Args:
         context: the owner of artifacts that are made of files.
@@ -126,7 +126,7 @@ def caller(permissions: str | None, profile: str | None) -> CallContext | None:
 
 
 def _followed(session: CliSession, job: str) -> ToolResult:
-    """What a call that became a job came to. One that asks something ends the command, and can be resumed."""
+    """Wait for a call that became a job; returns its result. A question ends the command, which can be resumed."""
     from tavern_core.cli.jobs import waits_for_an_answer, watched
 
     say = None if session.as_json else print_note

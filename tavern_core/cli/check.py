@@ -86,7 +86,7 @@ def check(
 
 
 def _checked(session: CliSession, target: str, *, write: bool) -> tuple[CheckReport, tuple[Path, ...]]:
-    """The report; and the files that were written for tools that plugin.yaml does not declare, where that is wanted."""
+    """The report, and the files that were written for tools that plugin.yaml does not declare, if `write` is set."""
     from tavern_core import __version__
     from tavern_core.review.plugin_check import check_plugin
 
@@ -208,7 +208,7 @@ class TraceReport:
             out.text(self.block)
 
     def _rows(self) -> list[tuple[str, str]]:
-        """One row for each line of the plugin with its uses."""
+        """The rows of the table: one for each line of the plugin with its uses."""
         rows: dict[tuple[str, str], list[str]] = {}
         for use in self.traced.uses:
             if use.kind != "thread":

@@ -204,7 +204,7 @@ def _settings(host: Tavern) -> Iterator[CheckResult]:
 
 
 def _upstreams(host: Tavern) -> Iterator[CheckResult]:
-    """Entries that no adapter can use as they are written, and those that speak of tools that there are not."""
+    """Entries that no adapter can use as written, and entries that name tools that do not exist."""
     for name, flaw in host.upstreams.flaws().items():
         found = flaw.findings[0].located if flaw.findings else flaw.message
         yield CheckResult(f"upstream {name}", "error", found, flaw.hint)

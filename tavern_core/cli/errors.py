@@ -90,14 +90,14 @@ def failed_call(error: ToolError, *, as_json: bool) -> ReportedExit:
 
 
 def print_problem(severity: str, code: str, message: str, hint: str = "", lines: Sequence[str] = ()) -> None:
-    """One error, warning or note on stderr, in the standard format."""
+    """Print an error, warning or note on stderr, in the standard format."""
     sent = [f"{severity}[{code}]: {_shown(message)}", *map(_shown, lines)]
     sent += [f"hint: {_shown(hint)}"] if hint else []
     write(sys.stderr, "\n".join(sent) + "\n")
 
 
 def print_note(text: str) -> None:
-    """A line on stderr about progress, neither result nor error."""
+    """Print a line on stderr about progress, neither result nor error."""
     write(sys.stderr, _shown(text) + "\n")
 
 

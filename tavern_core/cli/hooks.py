@@ -95,7 +95,7 @@ def _shown(row: dict[str, Any]) -> str:
 
 
 def _show_hook(session: CliSession, hook: Hook, rows: list[dict[str, Any]]) -> None:
-    """One hook: its contract, and who implements it."""
+    """Print a hook: its contract, and who implements it."""
     session.out.text(hook.contract + "\n")
     session.out.facts([(key, getattr(hook, key)) for key in ("kind", "permissions", "section", "arguments")])
     session.out.text()

@@ -1,4 +1,4 @@
-"""What a person gives to a command: words, files and stdin, as text and as JSON."""
+"""Inputs of a command: words, files and stdin, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def read_stdin() -> str:
 
 
 def _decoded(content: bytes, name: str) -> str:
-    """Line ends are kept, because they may be part of a value."""
+    """Decode an input. Line ends are kept, because they may be part of a value."""
     if len(content) > LARGEST_INPUT:
         raise UsageError(f"{name} holds more than {LARGEST_INPUT:,} bytes")
     try:

@@ -143,7 +143,7 @@ def _follow(session: CliSession, job: str) -> None:
 
 
 def watched(session: CliSession, job: str, say: Callable[[str], None] | None) -> Job:
-    """Follow a job until it is over or asks a question; the job as it is then.
+    """Follow a job until it is over or asks a question; returns its state at that time.
 
     Args:
         say: takes a line for each change where no progress bar can be drawn; None: neither a bar nor lines.

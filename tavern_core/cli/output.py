@@ -62,16 +62,16 @@ class Output:
         return is_open(self.stream) and self.stream.isatty()
 
     def result(self, value: Any) -> None:
-        """The result for a program, as one JSON document."""
+        """Write the result for a program, as one JSON document."""
         if self.for_program:
             self.json(value)
 
     def text(self, text: str = "") -> None:
-        """One text, with a line end."""
+        """Write a text and a line end."""
         self._write(visible(text))
 
     def data(self, text: str) -> None:
-        """`text` for requested data: a pipe gets it unchanged."""
+        """Write requested data; a pipe gets `text` unchanged."""
         self._write(visible(text) if self.is_terminal else text)
 
     def _write(self, text: str) -> None:
@@ -79,26 +79,26 @@ class Output:
             write(self.stream, text if text.endswith("\n") else text + "\n")
 
     def piece(self, text: str) -> None:
-        """A part of requested data, flushed."""
+        """Write a part of requested data and flush."""
         write(self.stream, visible(text) if self.is_terminal else text)
         flush(self.stream)
 
     def line(self, text: str) -> None:
-        """One line, flushed: for endless output."""
+        """Write a line and flush: for endless output."""
         self.text(one_line(text))
         flush(self.stream)
 
     def json(self, value: Any) -> None:
-        """One JSON document, indented, also without ``--json``: camelCase as the values are, UTF-8, no colour."""
+        """Write a JSON document, indented, also without ``--json``: camelCase as the values are, UTF-8, no colour."""
         write(self.stream, json_text(value, indent=2) + "\n")
 
     def json_line(self, value: Any) -> None:
-        """One JSON document on one line, flushed: for endless output."""
+        """Write a JSON document on one line and flush: for endless output."""
         write(self.stream, json_text(value) + "\n")
         flush(self.stream)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "") -> None:
-        """Rows under headings. On a terminal long cells are wrapped, in a pipe each row is one line.
+        """Write rows under headings. On a terminal long cells are wrapped, in a pipe each row is one line.
 
         Args:
             empty: the message on stderr instead of a table without rows.
@@ -113,7 +113,7 @@ class Output:
             write(self.stream, aligned(columns, [[one_line(cell) for cell in row] for row in cells]))
 
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
-        """Name and value, one pair a line; pairs without a value are left out."""
+        """Write names and values, one pair a line; pairs without a value are left out."""
         shown = [(name, _cell(value)) for name, value in pairs if value not in (None, "", (), [], {})]
         longest = max((width(name) for name, _ in shown), default=0)
         for name, value in shown:

@@ -35,7 +35,7 @@ _LONGEST_SHOWN: Final = 2_000
 _one_at_a_time = threading.Lock()
 _typed_ahead = bytearray()
 shown: Final[list[Redrawable]] = []
-"""What is drawn on the terminal now."""
+"""Displays that are drawn on the terminal now."""
 
 
 class Redrawable(Protocol):
@@ -57,7 +57,7 @@ def has_person() -> bool:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """While a question is open: no other question, and no drawing."""
+    """Keep out other questions and all drawing while a question is open."""
     with _one_at_a_time:
         aside = list(shown)
         for each in aside:
@@ -239,7 +239,7 @@ class QuestionPrompter:
             self._leave()
 
     def close(self) -> None:
-        """The run is over."""
+        """End the questions of a run that is over."""
         self._has_left = True
         self._withdraw()
         if self._thread is not None:
@@ -272,7 +272,7 @@ class QuestionPrompter:
             os.close(asleep)
 
     def _over(self, done: asyncio.Future[bool]) -> None:
-        """The person has answered or declined."""
+        """Handle that the person has answered or declined."""
         self._answered.add(self._now)
         self._now = ""
         self._withdraw()

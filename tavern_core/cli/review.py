@@ -92,7 +92,7 @@ def request_rows(shown: Review) -> list[tuple[str, str, str, str, str]]:
 
 
 def sentence_of(request: PermissionRequest) -> str:
-    """What a person consents to, in their language, with scope and the plugin's reason."""
+    """The sentence that a person consents to, in their language, with scope and the plugin's reason."""
     text = request.permission.sentence_zh if of_the_locale(os.environ) == "zh" else request.permission.sentence
     if request.reaches is not None:
         methods = ", ".join(request.reaches)

@@ -61,7 +61,7 @@ def _show(session: CliSession, outcome: TextOutcome) -> None:
 
 
 def _rows(outcome: TextOutcome) -> Iterator[tuple[Any, ...]]:
-    """One row per call in the order of the text, and one for each invalid block."""
+    """The rows of the table: one per call in the order of the text, and one for each invalid block."""
     rows = [(s.call.block, s.call.index, *_came_of(s)) for s in outcome.steps]
     bad = {p.block: p for p in reversed(outcome.problems) if p.severity == "error"}
     rows += [(block, 0, "", p.code, "", f"line {p.line}: {p.message}") for block, p in bad.items()]

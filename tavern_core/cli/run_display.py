@@ -68,7 +68,7 @@ def finished(session: CliSession, result: RunResult, *, only: str = "") -> None:
 
 
 async def through(session: CliSession, handle: RunHandle, title: str) -> RunResult:
-    """Run to the end, showing nodes and asking questions on the terminal; without one, the run stays waiting for answers."""
+    """Follow a run to its end: show nodes and ask questions on the terminal; without one, the run stays waiting."""
     prompter = QuestionPrompter(handle)
     try:
         with RunTree(session, title) as tree:
@@ -155,13 +155,13 @@ class RunTree:
         return self
 
     def pause(self) -> None:
-        """A question is open: draw nothing."""
+        """Stop drawing while a question is open."""
         self._held = []
         if self._live is not None:
             self._live.stop()
 
     def go_on(self) -> None:
-        """The question is answered."""
+        """Draw again after the question is answered."""
         held, self._held = self._held or [], None
         write(sys.stderr, "".join(held))
         if self._live is not None and self in shown:

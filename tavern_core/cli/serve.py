@@ -29,7 +29,7 @@ VARIABLE: Final = "TAVERN_MCP_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where to listen."""
+    """An address to listen at."""
 
     host: str
     port: int
@@ -91,12 +91,12 @@ def mcp(
 
 
 def _holder(tavern: Any, permissions: str | None, profile: str | None, principal: str) -> Token:
-    """As whom the client at stdin calls.
+    """The token with which the client at stdin calls.
 
     Raises:
-        PolicyDenied: the token of the environment does not hold (POLICY_DENIED).
+        PolicyDenied: the token of the environment is not valid (POLICY_DENIED).
         ProfileInvalid: the profile cannot be used (PROFILE_INVALID).
-        UsageError: the principal is a name of the host's own, or a permission allows nothing (USAGE).
+        UsageError: the principal is a reserved name of the host, or a permission allows nothing (USAGE).
     """
     from tavern_core.kernel.access.tokens import Token, check_principal, refuse_useless
 
@@ -117,7 +117,7 @@ def _holder(tavern: Any, permissions: str | None, profile: str | None, principal
 
 
 def _run(serving: Coroutine[Any, Any, None], place: ListenAddress) -> None:
-    """Serve until Ctrl-C. Raises UsageError: the address cannot be had."""
+    """Serve until Ctrl-C. Raises UsageError: the address is not available."""
     try:
         asyncio.run(serving)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One run of the command line: the global options, and the host that is opened when a command needs it."""
+"""The session of one command line: the global options, and the host that is opened when a command needs it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class CliSession:
             activate: ``none`` for commands that only read or decide: no plugin is imported.
             deciding: for commands by which the operator changes the lock file: they may, even if the configuration has
                 `plugins.locked`; ``--locked`` on the command line forbids it for them, too.
-            asking: calls that need approval are asked about on the terminal; a server leaves that to others.
+            asking: ask on the terminal about calls that need approval; a server leaves that to others.
             further: dotted key → value, as if the configuration had it already.
         """
         if self._tavern is None:
@@ -321,7 +321,7 @@ def _json_option() -> click.Option:
 
 
 def _tracer() -> ActivationTracer | None:
-    """What shows the steps of activations as they happen, where the environment asks for it."""
+    """The tracer that prints the steps of activations as they happen, if the environment enables it."""
     if os.environ.get(TRACE_VARIABLE, "") in ("", "0"):
         return None
     from tavern_core.cli.activation_trace import ActivationTracer

@@ -112,7 +112,7 @@ def _folder(session: CliSession, target: str) -> Path:
 
 
 def _skills_in(folder: Path) -> list[Path]:
-    """The folder itself; those of its skills if it is none, but holds some."""
+    """The folder itself, or the skills in it if it is no skill but contains some."""
     found = [] if _is_skill(folder) else sorted(inner for inner in folder.iterdir() if _is_skill(inner))
     return found or [folder]
 

@@ -28,7 +28,7 @@ class Stdout:
 
     @property
     def stream(self) -> TextIO | None:
-        """Where results are written now; None if this process has no stdout."""
+        """The current stream for results; None if this process has no stdout."""
         if self._saved < 0:
             return sys.stdout
         return self._results or self._before

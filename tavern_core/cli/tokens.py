@@ -1,4 +1,4 @@
-"""``tavern tokens``: what callers from other processes show, and what it lets them do."""
+"""``tavern tokens``: tokens of callers from other processes, and the permissions of each."""
 
 from __future__ import annotations
 

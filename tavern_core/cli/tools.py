@@ -177,7 +177,7 @@ def _json(spec: ToolSpec, needs: Mapping[str, ToolNeed]) -> dict[str, Any]:
 
 
 def _needs(need: ToolNeed | None) -> str:
-    """What a tool lacks and what would allow it; empty if it lacks nothing."""
+    """The permissions that a tool lacks and what would allow it; empty if it lacks nothing."""
     if need is None:
         return ""
     return f"{'needs' if need.is_certain else 'may need'} {', '.join(need.missing)}: {need.fix}"
@@ -192,7 +192,7 @@ def _table(session: CliSession, columns: tuple[str, ...], rows: Sequence[tuple[s
 
 
 def _about(spec: ToolSpec) -> str:
-    """Its description, after the name that it has in the system behind it if that cannot be part of an id."""
+    """The description of a tool, after the name that it has in the system behind it if that cannot be part of an id."""
     own = spec.display_name if spec.resource_id not in (None, spec.local_name) else ""
     is_said = not own or spec.description.startswith(own)
     return shorten(spec.description if is_said else f"{own}: {spec.description}", _DESCRIPTION_WIDTH)
