@@ -1,4 +1,4 @@
-"""What a JSON Schema allows, as a list of alternatives: unions taken apart, `allOf` merged, local references followed."""
+"""The alternatives that a JSON Schema allows: unions taken apart, `allOf` merged, local references followed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _UNIONS: Final = ("anyOf", "oneOf")
 
 
 class SchemaRoot:
-    """A whole schema, in which the references of its parts point.
+    """The root of a schema, in which the references of its parts point.
 
     Args:
-        schema: what is not JSON object allows everything.
+        schema: anything but a JSON object allows everything.
     """
 
     def __init__(self, schema: object) -> None:
@@ -28,7 +28,7 @@ class SchemaRoot:
         return SchemaReferences(self.schema)
 
     def resolve(self, schema: Any) -> Any:
-        """`schema` with its local `$ref` followed; other references and endless ones mean anything."""
+        """Follow the local `$ref` of `schema`; other references and endless ones mean anything."""
         for _ in range(depths.WRAPPED):
             if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
                 return schema
@@ -81,7 +81,7 @@ class SchemaRoot:
 
 
 def types_of(leaf: Any) -> frozenset[str]:
-    """The JSON types one alternative allows; none declared means a string, or what its keywords speak of."""
+    """The JSON types that one alternative allows; without `type`: string, and the type that its keywords are about."""
     if not isinstance(leaf, dict):
         return frozenset(("string",)) if leaf is not False else frozenset()
     declared = leaf.get("type")
@@ -97,7 +97,7 @@ def types_of(leaf: Any) -> frozenset[str]:
 
 
 def literals_of(leaf: Any) -> list[Any] | None:
-    """The values an alternative lists, or None where it lists none."""
+    """The values that an alternative lists; None if it lists none."""
     if isinstance(leaf, dict):
         if "const" in leaf:
             return [leaf["const"]]

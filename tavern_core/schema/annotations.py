@@ -42,7 +42,7 @@ class NoSchema(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AnnotationSchema:
-    """One annotation as JSON Schema; `adapter` converts the JSON value to the Python value; None if they are the same."""
+    """An annotation as JSON Schema; `adapter` converts the JSON value to the Python value, None if they are equal."""
 
     schema: dict[str, Any]
     adapter: TypeAdapter[Any] | None = None

@@ -1,16 +1,16 @@
-"""JSON at the borders: is this really JSON, is it small enough to look at, and a copy that is shared with no one.
+"""JSON at the borders: validation, size limits, and copies that share nothing.
 
-    json_copy       what crosses a border: arguments, answers, settings, frames of workers; refused with the place
-    json_or         the same where something else can stand for what is not JSON
-    converted_copy  the same where a conversion can make JSON of what is none, with a limit of text
-    copied_parts    lists and mappings anew, objects of plugins as they are: between hooks, whose answers are judged later
+    json_copy       for all that crosses a border: arguments, answers, settings, frames; refusals name the place
+    json_or         the same with a replacement for a value that is not JSON
+    converted_copy  the same with a conversion of a value that is not JSON, and a limit of text
+    copied_parts    new lists and mappings, the same objects of plugins: between hooks, whose answers are judged later
     from_python     models, dates, sets and enums as JSON
-    quick_copy      `json_copy` in one walk, for what is small and usual
+    quick_copy      `json_copy` in one walk, for small and usual values
 
-Other copies mean other things: `kernel/nodes/json_values` writes bytes and Skip,
-`flow/engine/node_value_encoding.deep_copy` copies any object, `schema/redact` masks, `model/result` and
-`kernel/log/record` write text in place of what is not JSON, `graph/json_patch` copies what has been measured (this
-layer does not see it).
+Other copies have other purposes: `kernel/nodes/json_values` writes bytes and Skip,
+`flow/engine/node_value_encoding.deep_copy` copies any object, `schema/redact` masks secrets, `model/result` and
+`kernel/log/record` replace values that are not JSON by text, `graph/json_patch` copies values that were already
+measured (it may not import this layer).
 
 Arguments, tool output and schemas are untrusted until measured: cyclic, a million levels deep, full of NaN, lone
 surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises. Values may be of classes
@@ -39,15 +39,15 @@ MAX_INT_BITS = 14_284
 """Python refuses to print integers above 4,300 digits, and so does jsonschema-rs."""
 
 SMALL: Final = 1 << 63
-"""Integers below need no second look."""
+"""Smaller integers need no second check."""
 TOO_MUCH: Final = "holds more than"
-"""How the problem of a value begins that is not wrong, but too large."""
+"""The beginning of a problem about a value that is valid, but too large."""
 ROOM: Final = 65_536
-"""Values and characters, names included, in one quick copy. A part counts as often as it is met."""
+"""Values and characters, names included, in one quick copy. A shared part counts at each occurrence."""
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-"""The types of JSON that hold nothing."""
+"""The JSON types that contain no other values."""
 _Path: TypeAlias = "tuple[_Path, object, object] | None"
-"""What is above, the key or index below it, and the value that holds that."""
+"""The parent path, the key or index below it, and the value that contains it."""
 
 
 class NotPlainData(ValueError):
@@ -88,14 +88,14 @@ def is_plain(value: object, max_depth: int = depths.VALUE, max_nodes: int = MAX_
 
 
 def count_values(value: Any) -> int:
-    """How many values JSON of bounded depth holds, itself included."""
+    """The number of values in JSON of bounded depth, itself included."""
     if isinstance(value, dict):
         return 1 + sum(map(count_values, value.values()))
     return 1 + sum(map(count_values, value)) if isinstance(value, list) else 1
 
 
 def _plain(value: Any, depth: int, budget: int) -> int:
-    """What is left of `budget` (values) after walking a dict or list, negative if something is not plain."""
+    """The remaining `budget` (values) after walking a dict or list, negative if something is not plain."""
     budget -= len(value)
     if depth == 0 or budget < 0:
         return -1
@@ -142,7 +142,7 @@ def measure(
 
 
 class _Measure:
-    """One walk over one value."""
+    """A walk over one value."""
 
     __slots__ = ("chars", "depth", "most_chars", "nodes")
 
@@ -263,7 +263,7 @@ def converted_copy(
 
 
 def copied_parts(value: Any) -> Any:
-    """Mappings, lists and tuples anew; what else may be in them is handed on, an object of a plugin too."""
+    """New mappings, lists and tuples; other objects in them, such as those of plugins, are not copied."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -278,9 +278,9 @@ def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any 
     """`json_copy` of an exact dict or list, or None when the full check is needed: it is large or unusual, not wrong.
 
     Args:
-        value: anything; a cycle is left when there is no room any more.
-        room: values and characters that it may hold in all.
-        levels: dicts and lists inside each other, itself included.
+        value: anything; a cycle ends when there is no room any more.
+        room: maximum values and characters in total.
+        levels: maximum nesting of dicts and lists, itself included.
     """
     if type(value) is not dict and type(value) is not list:
         return None

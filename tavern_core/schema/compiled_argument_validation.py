@@ -42,7 +42,7 @@ _LONGEST: Final = 4096
 """Characters of one text, likewise."""
 _SHORTEST: Final = 256
 _UNPACKED: Final = 16
-"""Names of one object that are looked at without a loop."""
+"""Names of one object that are checked without a loop."""
 _LOOSE: Final = 4096
 """Values and characters of a part without a schema, likewise."""
 
@@ -76,7 +76,7 @@ def compile_intake(schema: object, most_chars: int) -> Intake | None:
 
 
 def _longest_text(rule: Rule, most_chars: int) -> int:
-    """How long each text may be, so that all texts and names together stay within `most_chars`.
+    """The maximum length of each text, so that all texts and names together stay within `most_chars`.
 
     Raises:
         NoShape: there may be too many of them.

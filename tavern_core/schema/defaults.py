@@ -196,7 +196,7 @@ def _item_plan(plan: _DefaultsPlan, at: int) -> _DefaultsPlan | None:
 
 
 def _flat(defaults: dict[str, Any]) -> Fill:
-    """Scalars at the top only, as most tools have them."""
+    """Fill only scalars at the top, which is enough for most tools."""
 
     def fill(arguments: Any) -> Any:
         return {**defaults, **arguments} if isinstance(arguments, dict) else arguments

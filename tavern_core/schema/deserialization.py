@@ -42,7 +42,7 @@ def converter(adapters: Mapping[str, TypeAdapter[Any]]) -> Convert:
 
 
 def made_of_json(adapter: TypeAdapter[Any], value: Any, *, strict: bool | None = None) -> Any:
-    """What pydantic makes of plain data, read as JSON. JSON Schema calls 1.0 an integer; pydantic does not where it is strict.
+    """Convert JSON data with pydantic. JSON Schema calls 1.0 an integer; pydantic in strict mode does not.
 
     Raises:
         ValidationError: it does not fit.
@@ -60,7 +60,7 @@ def made_of_json(adapter: TypeAdapter[Any], value: Any, *, strict: bool | None =
 
 
 def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[SchemaProblem]) -> Any:
-    """One argument in strict JSON mode: text becomes a date or an Enum, but never a number, and 1 never True."""
+    """Convert an argument in strict JSON mode: text becomes a date or an Enum, never a number, and 1 never True."""
     try:
         return _whole(name, value, made_of_json(adapter, value, strict=True), problems)
     except ValidationError as error:

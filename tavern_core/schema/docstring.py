@@ -47,7 +47,7 @@ def docstring_of(function: Callable[..., Any]) -> Docstring:
 
 
 def _field_end(lines: list[str], at: int) -> int:
-    """Where the indented lines below a field end."""
+    """The end of the indented lines below a field."""
     while at < len(lines) and lines[at][:1].isspace() and lines[at].strip():
         at += 1
     return at

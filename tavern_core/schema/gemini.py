@@ -40,7 +40,7 @@ def to_gemini(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _GeminiWriter:
-    """One schema being written; counts what it writes, because expanded references multiply."""
+    """Writes one schema; counts what it writes, because expanded references multiply."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.refs = SchemaReferences(root)

@@ -26,13 +26,13 @@ _MOST: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class GuardedValue:
-    """One marked value of a call."""
+    """A marked value of a call."""
 
     pointer: str
     """JSON pointer into the arguments."""
     value: Any
     guards: tuple[Guard, ...]
-    """Several if alternatives that could all apply mark it differently."""
+    """More than one if alternatives that could all apply mark it differently."""
 
 
 class TooMuchMarked(Exception):
@@ -65,7 +65,7 @@ def compile_guarded(schema: Mapping[str, Any] | bool | None) -> GuardedValueFind
 
 
 class _Subschema:
-    """One subschema, with the parts for the same value and those for its members."""
+    """A subschema, with the parts for the same value and those for its members."""
 
     __slots__ = (
         "additional",
@@ -184,7 +184,7 @@ class _Subschema:
 
 @dataclass(slots=True)
 class _GuardSearch:
-    """One search through the arguments of one call."""
+    """A search through the arguments of one call."""
 
     found: dict[str, tuple[Any, dict[Guard, None]]] = field(default_factory=dict)
     steps: int = 0

@@ -1,6 +1,6 @@
-"""Integers that were written as 2.0: JSON Schema accepts them, and so do some models write them. A tool gets 2.
+"""Integers that were written as 2.0: JSON Schema accepts them, and some models write them. A tool gets 2.
 
-Only what can be nothing else is changed: a float where the schema admits integers and no other numbers.
+Only unambiguous values are changed: a float where the schema admits integers and no other numbers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Whole = Callable[[Any], Any]
 
 
 def whole_numbers(value: Any) -> Any:
-    """A copy of plain data with each whole number as an integer; nothing of it is cut.
+    """A copy of plain data with each whole number as an integer; no value loses precision.
 
     Raises:
-        RecursionError: it is nested deeper than can be walked.
+        RecursionError: it is nested too deeply.
     """
 
     def whole(leaf: Any) -> Any:
@@ -63,7 +63,7 @@ def _has_whole_float(value: Any) -> bool:
 
 
 def _whole(schemas: list[Any], value: Any, refs: SchemaReferences) -> Any:
-    """`value`, to which all of `schemas` apply."""
+    """Write the integers of `value`, to which all of `schemas` apply."""
     if type(value) is float:
         admitted = {name for node in refs.together(schemas, SAME_PLACE_LISTS) for name in _types(node)}
         return int(value) if value.is_integer() and "integer" in admitted and "number" not in admitted else value

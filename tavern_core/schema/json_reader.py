@@ -1,12 +1,12 @@
-"""Strict JSON: exactly RFC 8259, within limits. The one reader of JSON that others wrote.
+"""Strict JSON: exactly RFC 8259, within limits. The only reader for JSON from outside.
 
-    read_json      the value, or the first thing that is wrong: for a value in a call
-    read_located   the value, and all that is wrong, each with its place: for files, bodies and outputs
-    Scan           where every value of a text stands
+    read_json      the value, or the first problem: for a value in a call
+    read_located   the value, and all problems, each with its place: for files, bodies and outputs
+    Scan           the place of every value of a text
 
-A text without flaws costs one pass of the standard library's parser. Only a text with flaws, or whose places are asked for, is scanned
-again. What the host wrote itself (records, journals, messages of its own processes) is read with `json.loads` or pydantic's parser;
-so is what is only searched for a few known fields.
+A text without flaws costs one pass of the standard library's parser. Only a text with flaws, or one whose places are
+needed, is scanned again. JSON that the host wrote itself (records, journals, messages of its own processes), and JSON
+that is only searched for a few known fields, is read with `json.loads` or pydantic's parser.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tavern_core.model.path_problem import FLATTER, MOST_FINDINGS, SMALLER, Mark
 from tavern_core.model.safe_printing import is_text, shortened
 
 LONGEST_INTEGER: Final = 4_300
-"""Digits of an integer: the most that Python reads and writes."""
+"""Digits of an integer: the maximum that Python reads and writes."""
 _LONGEST_NAME: Final = 100
 """Characters of a key that an error names."""
 _TOO_DEEP: Final = f"nested deeper than {depths.VALUE} levels"
@@ -38,7 +38,7 @@ _NO_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^]["{}]++', r
 """A string, or text without brackets between two strings."""
 _STEPS: Final[Mapping[str, int]] = {"[": 1, "{": 1, "]": -1, "}": -1}
 _TOKEN: Final = re.compile(r'[ \t\r\n,:]+|("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([\[\]{}])|([^\s,:\[\]{}"]+)', re.DOTALL)
-"""Something at nearly every character, the string that never ends included: what is broken costs no second look."""
+"""Matches at nearly every character, also a string without an end, so broken text costs no second pass."""
 
 
 WORDS: Final[Mapping[str, Row]] = {
@@ -57,7 +57,7 @@ class NotJson(ValueError):
 
     Args:
         kind: a key of WORDS.
-        facts: what its words name.
+        facts: values for its words.
     """
 
     def __init__(self, kind: str, **facts: Any) -> None:
@@ -67,12 +67,12 @@ class NotJson(ValueError):
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """For `parse_constant` of a decoder."""
+    """Refuse NaN and Infinity: the `parse_constant` of a decoder."""
     raise NotJson("not_allowed", name=name)
 
 
 def equal_key(pairs: list[tuple[str, Any]]) -> str:
-    """The first key that `pairs` of an object hold twice, where there is one."""
+    """The first key that occurs twice in the `pairs` of an object, which must have one."""
     names = Counter(name for name, _ in pairs)
     return next(name for name, count in names.items() if count > 1)
 
@@ -108,8 +108,8 @@ def read_json(
     Args:
         text: the text, without a byte order mark.
         deepest: levels of nesting.
-        allow_halves: of surrogate pairs. A caller that checks the value names the place of one in it.
-        allow_equal_keys: of one object; the last of them counts.
+        allow_halves: accept half surrogate pairs. A caller that checks the value names the place of one in it.
+        allow_equal_keys: accept equal keys in one object; the last of them counts.
 
     Raises:
         NotJson: with the reason.
@@ -133,7 +133,7 @@ def read_json(
 
 
 def _is_whole(text: str, value: Any) -> bool:
-    """Whether `value`, which was read from `text`, holds no half of a surrogate pair."""
+    """Whether `value`, which was read from `text`, contains no half of a surrogate pair."""
     if _ESCAPED_HALF.search(text) is None:
         return text.isascii() or is_text(text)
     try:
@@ -145,7 +145,7 @@ def _is_whole(text: str, value: Any) -> bool:
 def read_located(
     text: str, file: str, code: str, most_values: int, most_digits: int = LONGEST_INTEGER
 ) -> tuple[Any, list[Finding]]:
-    """The value of a text, and all that is wrong with it, half surrogates too.
+    """The value of a text, and all its problems, half surrogates included.
 
     Args:
         file: the name shown in findings.
@@ -154,7 +154,7 @@ def read_located(
         most_digits: of an integer.
 
     Returns:
-        With findings, the value is what can be read of it: of equal keys the last one; None where the text is broken.
+        With findings, the value is the readable part: of equal keys the last one; None if the text is broken.
     """
     is_small = text.count(",") + text.count("[") + text.count("{") < most_values
     if is_small and (most_digits == LONGEST_INTEGER or _too_long(most_digits).search(text) is None):
@@ -192,7 +192,7 @@ def _too_long(digits: int) -> re.Pattern[str]:
 
 
 class Scan:
-    """One walk through the characters of a text: where its values stand and what is wrong with them; of a broken text as far as it goes."""
+    """Finds the places of all values of a text, and its problems; reads broken text as far as possible."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Scan:
         most_digits: int = LONGEST_INTEGER,
     ) -> None:
         self.marks: dict[Path, tuple[Mark, Mark]] = {}
-        """Path → where its key and its value begin."""
+        """Path → the places of its key and its value."""
         self.findings: list[Finding] = []
         self._file, self._code, self._most, self._digits = file, code, most_values, most_digits
         self._values = 0

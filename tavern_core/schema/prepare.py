@@ -43,7 +43,7 @@ class PreparedSchema:
 
 
 def flaws_of(schema: object, *, is_foreign: bool = False) -> list[SchemaProblem]:
-    """Everything that keeps a schema from being used, house rules first; the meta-schema only when those hold.
+    """All problems that make a schema unusable: house rules first; the meta-schema only if those hold.
 
     Args:
         is_foreign: as for `house_flaws`.
@@ -101,8 +101,10 @@ def untried_patterns(schema: Schema) -> Iterator[tuple[str, str, str]]:
 
 
 def untried_reason(schema: Schema) -> str:
-    """Where and why a pattern of a schema cannot be tried; empty if each can. For schemas of other systems that people write for
-    this host, which no one else would validate."""
+    """The places of patterns of a schema that cannot be tried, with reasons; empty if all can.
+
+    For schemas of other systems that people write for this host: no one else would validate them.
+    """
     return next((f"{place}: {why}" for place, _, why in untried_patterns(schema)), "")
 
 
@@ -114,7 +116,7 @@ def checkable(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leave_untried_out(schema: dict[str, Any]) -> tuple[str, ...]:
-    """Remove the patterns that cannot be tried, and return them. What is left refuses nothing that the whole would accept.
+    """Remove the patterns that cannot be tried, and return them. The rest accepts all that the whole would accept.
 
     Any text may fit such a pattern, and a property under one may be anything. So what refuses values that fit a schema with
     such a pattern (`not`, `if`, more than one of `oneOf`, too many that a `contains` counts) is removed, too.
@@ -250,7 +252,7 @@ def _meta_engine(draft: Draft) -> Engine:
 
 
 def meta_flaws(schema: dict[str, Any], draft: Draft) -> list[SchemaProblem]:
-    """Where a schema of bounded size breaks the meta-schema of its draft."""
+    """The problems of a schema of bounded size by the meta-schema of its draft."""
     if _is_quickly_accepted(schema, draft):
         return []
     from tavern_core.schema.explain import explain

@@ -1,4 +1,4 @@
-"""One problem of a value, reported so that a person or a model can repair it; and the notation for places in a value.
+"""A problem of a value, reported so that a person or a model can repair it; and the notation for places in a value.
 
 Nothing here ever shows a whole value: containers are described by their size and names, scalars are shortened.
 """
@@ -25,11 +25,11 @@ _LARGE: Final[Row] = ("a very large integer", "非常大的 integer")
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem(Problem):
-    """One thing wrong with a value.
+    """A problem of a value.
 
     `path` is a JSON pointer ("" is the whole value), `expected` and `got` are phrases such as ``integer`` and
     ``string "12"``; `hint` is the repair; `keyword` the JSON Schema keyword (or ``json`` / ``limit``) that refused.
-    A schema is a value too: what is wrong with one may be a warning.
+    A schema is a value, too: a problem of a schema may be a warning.
     """
 
     path: str
@@ -63,7 +63,7 @@ class SchemaProblem(Problem):
 def flaw(
     path: Iterable[object], message: str, hint: str = "", severity: Literal["error", "warning"] = "error"
 ) -> SchemaProblem:
-    """What is wrong with a schema itself, at a path of it."""
+    """A problem of a schema itself, at a path in it."""
     return SchemaProblem(pointer(path), message, hint=hint, severity=severity)
 
 

@@ -1,4 +1,4 @@
-"""One tool in the formats of the APIs of model providers.
+"""Export of a tool to the formats of the APIs of model providers.
 
     json       {name, description, parameters}                              the full id as the name (seed 000 §4.4.3)
     openai     {type: function, function: {name, description, parameters}}  Chat Completions

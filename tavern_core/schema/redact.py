@@ -160,7 +160,7 @@ def _collect(value: Any, marks: _SecretMarks | None, found: list[str], depth: in
 
 
 def _all_secret() -> _SecretMarks:
-    """Below a secret everything is one."""
+    """The marks below a secret: everything is secret."""
     marks = _SecretMarks()
     marks.secret = True
     return marks
@@ -258,7 +258,7 @@ def _may_fit(pattern: str, name: str) -> bool:
 
 
 class _Copy:
-    """One bounded copy."""
+    """A bounded copy of one value."""
 
     __slots__ = ("known", "left")
 

@@ -87,7 +87,7 @@ def whole_flaws(schema: object) -> list[SchemaProblem]:
 
 
 def likely_slips(schema: dict[str, Any]) -> list[SchemaProblem]:
-    """What a valid schema allows and its author hardly means: keywords that mean nothing and resemble one, undeclared `required` names."""
+    """Likely mistakes in a valid schema: unknown keywords that resemble real ones, undeclared `required` names."""
     flaws = []
     for path, node in walk(schema):
         for keyword in node.keys() - _KEYWORDS - _OTHERS:
@@ -157,7 +157,7 @@ def _default_flaws(schema: dict[str, Any], *, is_foreign: bool = False) -> list[
 
 
 def _rest_flaws(schema: dict[str, Any]) -> list[SchemaProblem]:
-    """Whether the schema can be used without the patterns that cannot be tried: a `$ref` may lead to what they describe."""
+    """Problems that remain without the patterns that cannot be tried: a `$ref` may lead to what they describe."""
     try:
         compile_output_validator(schema, is_foreign=True).build()
     except SchemaInvalid as error:

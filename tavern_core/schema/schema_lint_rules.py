@@ -182,7 +182,7 @@ def _names(held: object) -> list[str]:
 
 
 def _work(root: dict[str, Any], refs: SchemaReferences, known: dict[int, int]) -> int:
-    """How many subschemas apply to the value of `root`; -1 for a cycle. Iterative, because chains may be long."""
+    """The number of subschemas that apply to the value of `root`; -1 for a cycle. Iterative: chains may be long."""
     stack: list[tuple[dict[str, Any], bool]] = [(root, False)]
     open_nodes: set[int] = set()
     while stack:

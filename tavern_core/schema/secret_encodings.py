@@ -143,7 +143,7 @@ class SecretRedactor:
         return text
 
     def begins(self, text: str) -> int:
-        """Where a prefix of a spelling may start at the end of `text`; its length if there is none."""
+        """The offset at which a prefix of a spelling may start at the end of `text`; its length if there is none."""
         first = len(text)
         for form, _ in self._forms:
             at = text.find(form[0], max(0, len(text) - len(form) + 1), first)

@@ -1,4 +1,4 @@
-"""The single table of what is secret: marks in a schema, and names of secrets.
+"""The table that defines secrets: marks in a schema, and names of secrets.
 
 Logs, audit, errors, settings, the environment of scripts, run records and terminal output use `is_secret_name`; texts are
 searched by `secret_scanning`, whose rules start with `STEMS`.

@@ -180,7 +180,7 @@ def _asked_rules() -> tuple[tuple[SchemaValidator, Masker], ...]:
 
 
 def _question(pattern: str) -> SchemaValidator:
-    """One pattern for Rust's linear engine."""
+    """Compile a pattern for Rust's linear engine."""
     return SchemaValidator(core_schema.str_schema(pattern=pattern, strict=True), CoreConfig(regex_engine="rust-regex"))
 
 
@@ -195,7 +195,7 @@ def _in_pieces(text: str) -> Iterator[str]:
 
 
 def _suspicious(text: str) -> list[tuple[int, int]]:
-    """The ranges for the rules. What begins shortly before a piece was found in the piece before, whose range covers it."""
+    """The ranges for the rules. A match that begins shortly before a piece is in the range of the piece before."""
     spans: list[tuple[int, int]] = []
     for at in range(0, len(text), _PIECE):
         if not may_hold_secret(text[at : at + _PIECE + _OVERLAP]):
@@ -209,7 +209,7 @@ def _suspicious(text: str) -> list[tuple[int, int]]:
 
 
 def _masked(text: str, by_name: bool = True) -> str:
-    """Args: by_name: also redact values after a name of a secret, not only what looks like a secret."""
+    """Mask secrets. Args: by_name: also redact values after a name of a secret, not only what looks like a secret."""
     readable = text.isascii() or is_text(text)
     for question, mask in _asked_rules()[: None if by_name else _BY_LOOK]:
         if not readable or question.isinstance_python(text):

@@ -40,7 +40,7 @@ class FunctionSchema:
     Attributes:
         parameters: an object schema, `$defs` inside.
         returns: the schema of the result, None without a return annotation.
-        injected: parameter name -> what the host passes there (a value of `inject`).
+        injected: parameter name -> the name of what the host passes there (a value of `inject`).
         convert: converts JSON arguments to Python ones (models, dates, enums); None if they are the same. Raises
             InputInvalid with `details.problems` for values that only the Python type refuses.
     """
@@ -94,7 +94,7 @@ def signature_schema(function: Callable[..., Any], *, inject: Mapping[type, str]
 
 
 class _SignatureReader:
-    """One unwrapped function: its location, and its annotations in that scope."""
+    """Reads one unwrapped function: its location, and its annotations in that scope."""
 
     def __init__(self, function: Callable[..., Any], inject: Mapping[type, str]) -> None:
         self.function, self.inject = function, inject
@@ -144,7 +144,7 @@ class _SignatureReader:
         return in_class and name in ("self", "cls") and parameter.annotation is _EMPTY
 
     def injected(self, parameter: inspect.Parameter) -> str | None:
-        """What the host passes for this parameter, by its type or, if that is only imported under TYPE_CHECKING, by its name."""
+        """The injected value of a parameter, by its type or (imported only under TYPE_CHECKING) the type's name."""
         if not self.inject or parameter.annotation is _EMPTY:
             return None
         if isinstance(parameter.annotation, str):
@@ -265,7 +265,7 @@ def _has_text(annotation: Any) -> bool:
 
 
 def _or_none(hint: Any, optional: bool) -> Any:
-    """`x: int = None` means `int | None` to every author."""
+    """Allow None if the default is None: `x: int = None` means `int | None` to every author."""
     return hint | None if optional and hint is not Any and not _admits_none(hint) else hint
 
 

@@ -41,7 +41,7 @@ def _is_required(slot: Slot, config: Mapping[str, Any]) -> bool:
 
 
 def _property(slot: Slot, *, with_default: bool, definitions: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One property.
+    """The schema of a property.
 
     Args:
         definitions: gets the `$defs` of its schema.

@@ -4,10 +4,10 @@
     integer number boolean object array null    the trimmed text, as strict JSON
     string, or no type declared                 the text itself, verbatim
 
-In a union the listed values come first, then every type but string, then string: `5` is a number where a number is allowed,
-`null` is nothing where nothing is allowed, and everything else stays text. Only the type is looked at; whether the value fits
-the rest of its schema is for the validator to say. The API, HTTP bodies and MCP never pass through here: JSON has types,
-and a tool that wants a number refuses a string there.
+In a union the listed values come first, then every type but string, then string: `5` is a number where a number is
+allowed, `null` is nothing where nothing is allowed, and everything else stays text. Only the type is checked; the
+validator decides whether the value fits the rest of its schema. The API, HTTP bodies and MCP do not use this module:
+JSON has types, and a tool with a number parameter refuses a string there.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _HINTS: Final = {
 
 
 class CoercionFailure(NamedTuple):
-    """Why a text has none of the declared types: it is not JSON (`error` says why), or JSON of another type (`value`)."""
+    """Why a text has none of the declared types: it is not JSON (`error`), or JSON of another type (`value`)."""
 
     error: str
     value: Any = None
 
 
 class TextReader:
-    """Reads the text of one parameter. Made once per parameter, used for every text.
+    """Reads the text of one parameter. Created once per parameter, used for every text.
 
     Args:
-        schemas: everything that is declared of the parameter.
-        root: the schema they stand in.
+        schemas: all declared schemas of the parameter.
+        root: the schema that contains them.
 
     Attributes:
-        verbatim: the text is the value, and nothing can be wrong with it.
-        literals: the values that are listed. kinds: the JSON types that are read, string left out.
-        alternatives: what the schemas come down to.
+        verbatim: whether the text is the value, so that no text can be wrong.
+        literals: the listed values. kinds: the JSON types that are read, without string.
+        alternatives: the expanded alternatives of the schemas.
     """
 
     __slots__ = ("_fits", "_has_text", "_is_bare", "_root", "_whole", "alternatives", "kinds", "literals", "verbatim")
@@ -80,7 +80,7 @@ class TextReader:
         return self._has_text or any(isinstance(value, str) for value in self.literals)
 
     def read(self, text: str) -> tuple[Any, CoercionFailure | None]:
-        """The value, and why there is none (None: there is one)."""
+        """The value of a text, and the reason if there is none (None: there is a value)."""
         if self.verbatim:
             return text, None
         trimmed = text.strip()
@@ -115,7 +115,7 @@ class TextReader:
         return any(isinstance(value, bool) == isinstance(each, bool) and bool(value == each) for each in self.literals)
 
     def _does_fit(self, value: Any) -> bool:
-        """Whether one alternative takes all of a value that could be text as well."""
+        """Whether an alternative accepts a whole value that could also be text."""
         if self._fits is None:
             root = self._root.schema
             around: dict[str, Any] = {key: root[key] for key in ("$schema", "$defs", "definitions") if key in root}

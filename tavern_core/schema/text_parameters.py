@@ -1,4 +1,4 @@
-"""The parameters that a JSON Schema declares, where arguments are written as text: names, readers, what is missing or wrong."""
+"""The parameters of a JSON Schema whose arguments are written as text: names, readers, missing ones and problems."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class TextParameters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that is known: the declared ones, then those that only some alternative of the schema declares."""
+        """All known names: the declared ones, then those that only some alternative of the schema declares."""
         return (*self._declared, *sorted((self._known_names or frozenset()) - self._declared.keys()))
 
     def reader(self, name: str) -> TextReader | None:
-        """How the text of parameter `name` is read; None where the schema allows no such parameter."""
+        """The reader for the text of parameter `name`; None if the schema allows no such parameter."""
         known = self._readers.get(name)
         if known is not None:
             return known
@@ -75,7 +75,7 @@ class TextParameters:
         return _ANY if not isinstance(self._extra, dict) else TextReader((self._extra,), self._root)
 
     def declared(self, key: str) -> TextReader | None:
-        """How the text of the parameter that is spelled `key` is read; None where none is."""
+        """The reader for the text of the parameter that is spelled `key`; None if there is none."""
         return self.reader(key) if key in self._declared else None
 
     def takes(self, name: str) -> bool:
@@ -98,7 +98,7 @@ class TextParameters:
         return [name for name in self._required if name not in given]
 
     def problems(self, arguments: Mapping[str, Any]) -> list[SchemaProblem]:
-        """What the schema refuses of typed arguments; nothing where it is not a usable schema."""
+        """The problems of typed arguments by the schema; none if the schema is not usable."""
         try:
             if self._judge is None:
                 schema = self._root.schema

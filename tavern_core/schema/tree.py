@@ -122,7 +122,7 @@ class SchemaReferences:
             stack.extend((inner, base) for _, inner in children(node))
 
     def resolve(self, node: dict[str, Any], keyword: str = "$ref") -> Schema | None:
-        """The schema that `node[keyword]` names, or None if it is not a schema in this one."""
+        """The schema that `node[keyword]` names; None if the target is not a schema in this root."""
         ref = node.get(keyword)
         if not isinstance(ref, str):
             return None
@@ -136,7 +136,7 @@ class SchemaReferences:
         return found if isinstance(found, bool) or id(found) in self._schemas else None
 
     def together(self, schemas: Iterable[Any], keywords: Collection[str] = SAME) -> Iterator[dict[str, Any]]:
-        """The schemas that apply to one place: `schemas`, what they reference, and what they hold under `keywords`."""
+        """The schemas that apply to one place: `schemas`, their references, and the schemas under their `keywords`."""
         stack, seen = list(schemas)[::-1], set()
         while stack:
             node = stack.pop()
@@ -169,7 +169,7 @@ def follow(document: Any, parts: list[str]) -> Any:
 
 
 def leading_to(found: Iterable[T], places: Iterable[T], inside: Callable[[T], Iterable[T]]) -> set[int]:
-    """The ids of the places from which one of `found` can be reached, those of `found` among them.
+    """The ids of the places from which one of `found` can be reached, including `found` themselves.
 
     Args:
         inside: the places that are reached from one in a single step.

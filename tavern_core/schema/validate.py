@@ -1,4 +1,4 @@
-"""Does a value fit a schema? Compiled lazily, once per tool; with a fast check and explained refusals.
+"""Validation of a value by a schema: compiled lazily, once per tool; with a fast check and explained refusals.
 
     compile_validator(schema) ──first use──> checked, closed, prepared ──> is_valid   jsonschema-rs
                                                                       └──> problems   jsonschema, our words
@@ -23,7 +23,7 @@ Closing = Callable[[dict[str, Any], bool], None]
 
 
 class Validator:
-    """One compiled schema.
+    """A compiled schema.
 
     Attributes:
         is_valid: ``(value) -> bool``, safe for any Python value: a value that is not JSON, too deep or cyclic is refused,
@@ -82,7 +82,7 @@ class Validator:
         return prepared.schema
 
     def problems(self, value: object, limit: int = 20) -> list[SchemaProblem]:
-        """Why `is_valid` refuses `value`; empty exactly when it accepts.
+        """The reasons why `is_valid` refuses `value`; empty exactly when it accepts.
 
         Args:
             value: anything.
