@@ -163,7 +163,7 @@ _SAME = (("read:web", "network", "network:host"),)
 
 
 def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted: Sequence[str]) -> str:
-    """One sentence about what would allow more; empty: nothing in `wanted` can have been refused.
+    """A sentence about what would allow more; empty: nothing in `wanted` can have been refused.
 
     Args:
         asked: the capabilities that plugin.yaml requests.

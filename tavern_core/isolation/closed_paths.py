@@ -22,7 +22,7 @@ _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo."""
+    """A line of mountinfo."""
 
     device: str
     root: str

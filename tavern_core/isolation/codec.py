@@ -48,7 +48,7 @@ class CannotCross(ToolFailed):
 
 
 class TypeCodec(NamedTuple):
-    """How values of some types cross: their tag, a function to JSON (None: never sent), and a function back."""
+    """The transfer of values of some types: their tag, a function to JSON (None: never sent), and a function back."""
 
     tag: str
     types: tuple[type, ...]

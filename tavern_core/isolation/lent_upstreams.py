@@ -21,7 +21,7 @@ MOST_OPEN: Final = 64
 """Clients, programs and locks of one connection."""
 _MOST_GIVEN_UP: Final = 1_000
 _ENDING_S: Final = 2.0
-"""How long the operations of a connection may take to end when it is closed."""
+"""Time in which the operations of a connection must end when it is closed."""
 _OWN_HEADERS: Final = frozenset({"host", "connection", "accept-encoding", "content-length", "transfer-encoding"})
 """Headers that the host's client sets itself."""
 

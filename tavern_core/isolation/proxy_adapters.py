@@ -48,7 +48,7 @@ class ProxyAdapter:
 
 @dataclass(frozen=True, slots=True)
 class ProxyConnection:
-    """One connection, identified by a number on both sides."""
+    """A connection, identified by a number on both sides."""
 
     supervisor: Supervisor
     number: int

@@ -29,7 +29,7 @@ from tavern_core.model.node import NodeSpec
 CONTEXT: Final = "tavern_node_context"
 """The parameter that gets the context: a name that no slot has."""
 ASKED_S: Final = 1.0
-"""How long `fingerprint`, `validate` and `upgrade` of a class may take, in seconds: because the host's event loop waits for them."""
+"""Time limit in seconds of `fingerprint`, `validate` and `upgrade` of a class: the host's event loop waits for them."""
 LONGEST_WORD: Final = 1_000
 _tokens: Final = itertools.count(1)
 
@@ -61,7 +61,7 @@ def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec
 
 @dataclass(frozen=True, slots=True)
 class _RemoteNode:
-    """One node type in its worker.
+    """A node type in its worker.
 
     Args:
         yields: it returns its answer in chunks.
@@ -159,7 +159,7 @@ class _RemoteNode:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Failures are reported like those of a node in the host."""
+        """Report failures like those of a node in the host."""
         try:
             yield
         except InputInvalid as error:

@@ -55,7 +55,7 @@ class FactoryCall:
 
 
 class RemoteTool(BindsItself, DescribesItself):
-    """One tool.
+    """A tool in its worker.
 
     Args:
         key: its key in the worker; empty for a handler.

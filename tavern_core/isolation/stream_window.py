@@ -17,7 +17,7 @@ from tavern_core.errors import OutputTooLarge
 from tavern_core.isolation.transport import BrokenChannel, FrameChannel, encode
 
 WINDOW: Final = 16
-"""How many chunks a side may be ahead of the other."""
+"""Maximum number of chunks that a side may be ahead of the other."""
 REPORTED_AFTER: Final = WINDOW // 2
 """Consumed chunks before a report."""
 
@@ -86,7 +86,7 @@ class Outbox:
 
 
 class SendCredit:
-    """How many chunks may still be sent."""
+    """The number of chunks that may still be sent."""
 
     def __init__(self) -> None:
         self._left = WINDOW

@@ -31,7 +31,7 @@ from tavern_core.kernel.execution.sync_async_drivers import CancelledBeforeStart
 MOST_IN_A_ROW: Final = 5
 """Deaths without an answer in between, after which a plugin is paused."""
 WAIT_S: Final = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)
-"""The delay of the next start after so many deaths in a row, in seconds."""
+"""Delays of the next start, in seconds, by the number of deaths in a row."""
 ATTEMPTS: Final = 3
 
 
@@ -39,7 +39,7 @@ class Supervisor:
     """The workers of one plugin, and their `WorkerListener`.
 
     Args:
-        handler: answers what they ask.
+        handler: answers their requests.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Supervisor:
         return self._worker
 
     def begin(self) -> Mapping[str, Any]:
-        """Start the first worker; returns what the plugin implements.
+        """Start the first worker; returns the plugin's implementations.
 
         Raises:
             PluginError: it cannot be started or imported, or is paused.
@@ -224,7 +224,7 @@ class Supervisor:
             self._backoff.begin(self.plugin, f"its worker died {self._deaths} times in a row; the last time {how}")
 
     def works(self) -> None:
-        """A worker has answered."""
+        """Record that a worker has answered."""
         if self._deaths:
             self._deaths = 0
             self._backoff.end(self.plugin)

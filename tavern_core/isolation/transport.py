@@ -54,7 +54,7 @@ def longest(output_bytes: int) -> int:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One frame.
+    """A message as one frame.
 
     Raises:
         ValueError, TypeError, RecursionError: the message is not JSON.
@@ -90,7 +90,7 @@ def validated_message(value: Any) -> Any:
 
 
 class FrameChannel:
-    """One end of a stream socket. Used by one thread at a time; reads frames of at most `limit` bytes."""
+    """An end of a stream socket. Used by one thread at a time; reads frames of at most `limit` bytes."""
 
     __slots__ = ("_seconds", "_unread", "fd", "limit", "sock")
 

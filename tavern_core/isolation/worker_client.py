@@ -31,7 +31,7 @@ from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit
 
 GRACE_S: Final = 0.2
-"""How long a cancelled call may take to end before its process is killed; less than the pipeline waits."""
+"""Time in which a cancelled call must end before its process is killed; less than the pipeline waits."""
 QUICK_S: Final = 200e-6
 """An answer within this time, in seconds, counts as quick."""
 TRUSTED: Final = 5
@@ -69,11 +69,11 @@ class WorkerClient(WorkerConnections):
         self._stopped: set[int] = set()
         """Numbers of calls that were ended by others than their callers."""
         self._quick: dict[str, int] = {}
-        """Target → how often in a row it answered quickly."""
+        """Target → number of quick answers in a row."""
 
     @staticmethod
     def deadline(seconds: float | None = None) -> float | None:
-        """When a call has to end, on the clock of `time.perf_counter`.
+        """The end of a call's time, on the clock of `time.perf_counter`.
 
         Args:
             seconds: None: the deadline of the running call, if it has one.
@@ -239,7 +239,7 @@ class WorkerClient(WorkerConnections):
         raise error
 
     def report_end(self, error: BrokenChannel) -> None:
-        """After a broken channel, wait until the worker has died, so that its end is known."""
+        """Wait, after a broken channel, until the worker has died, so that its end is known."""
         if isinstance(error, FrameTooLarge):
             self.kill("its answer was too large")
         elif not isinstance(error, PeerClosed):

@@ -111,7 +111,7 @@ class WorkerConnections(WorkerProcess):
             raise CancelledBeforeStart from None
 
     def give_back(self, channel: FrameChannel, kind: ConnectionKind) -> None:
-        """Its call is answered: it is free for the next one."""
+        """Return the connection of an answered call, so that the next call can use it."""
         with self._lock:
             self._busy.discard(channel)
             keep = not self.dead.is_set() and len(self._idle[kind]) < MOST_IDLE
@@ -124,7 +124,7 @@ class WorkerConnections(WorkerProcess):
             channel.close()
 
     def drop(self, channel: FrameChannel, kind: ConnectionKind) -> None:
-        """It is unusable: data of its call may still arrive, or it is broken."""
+        """Discard an unusable connection: data of its call may still arrive, or it is broken."""
         with self._lock:
             self._busy.discard(channel)
             self._open[kind] -= 1

@@ -1,4 +1,4 @@
-"""One thread that watches all workers of a host: their requests, their output, and their end."""
+"""The thread that watches all workers of a host: their requests, their output, and their end."""
 
 from __future__ import annotations
 

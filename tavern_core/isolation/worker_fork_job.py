@@ -66,7 +66,7 @@ class WorkerForkJob:
         return pid
 
     def forked(self) -> None:
-        """Memory written after a fork is copied: do it here once for the next worker."""
+        """Write memory once for the next worker, because memory written after a fork is copied."""
         if self._policy is not None:
             PreparedBox(self._policy).close()
 

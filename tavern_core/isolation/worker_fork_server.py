@@ -15,7 +15,7 @@ from tavern_core.package_location import module_path
 PASSED: Final = frozenset({"LANG", "LANGUAGE", "PATH", "PYDANTIC_DISABLE_PLUGINS", "TZ"})
 """Variables of the host's environment that workers get; also ``LC_*``."""
 START_S: Final = 30.0
-"""How long the fork server may take to start, and to fork, in seconds."""
+"""Time in seconds in which the fork server must start, and fork."""
 
 
 class WorkerServer:
@@ -38,12 +38,12 @@ class WorkerServer:
         return self._server.pid
 
     def use(self) -> None:
-        """One more host needs it."""
+        """Register another host that needs it."""
         with self._lock:
             self._users = 1 + self._users_here()
 
     def leave(self) -> None:
-        """A host does not need it any more."""
+        """Unregister a host that does not need it any more."""
         with self._lock:
             self._users = max(0, self._users_here() - 1)
             if self._users == 0:
@@ -69,7 +69,7 @@ class WorkerServer:
             ) from error
 
     def _users_here(self) -> int:
-        """A forked copy of the host starts over, because that server belongs to its parent."""
+        """The number of users in this process: a forked copy starts over, because that server belongs to its parent."""
         if self._owner != os.getpid():
             self._owner = os.getpid()
             return 0

@@ -37,7 +37,7 @@ from tavern_core.schema.bounded_json_copying import json_or
 
 @dataclass(frozen=True, slots=True)
 class WorkerLaunch:
-    """Used each time a worker of the plugin starts."""
+    """Starts the workers of a plugin; used for each start."""
 
     candidate: PluginCandidate
     ctx: PluginContext
@@ -101,7 +101,7 @@ class WorkerLaunch:
         return self.base.home / "data" / self.candidate.name
 
     def confined(self, layers: tuple[str, ...]) -> None:
-        """A worker has started with these layers of the box: report missing ones."""
+        """Report the layers of the box that a started worker lacks; `layers` are those that it has."""
         plugin = self.candidate.name
         missing = [layer for layer in LAYERS if layer not in layers and layer != PROCESSES]
         if missing:
@@ -129,7 +129,7 @@ def _limits(config: IsolationConfig) -> BoxLimits:
 def worker_policy(
     host: Sandboxes, record: PluginRecord, data_dir: Path, path: Iterable[str], scopes: Mapping[str, Scope]
 ) -> BoxPolicy:
-    """What a worker may do. It never has network access itself; a service of the host does that.
+    """The policy of a worker. It never has network access itself; a service of the host does that.
 
     Args:
         path: the folders from which modules are imported.

@@ -37,7 +37,7 @@ class WorkerOutput:
         self._lines = 0
 
     def take(self, chunk: bytes) -> bool:
-        """One piece of output; False if it is a flood."""
+        """Add a piece of output; False if it is a flood."""
         self._begin_anew()
         self._bytes += len(chunk)
         with self._lock:
@@ -53,7 +53,7 @@ class WorkerOutput:
         return True
 
     def log(self, level: int, name: str, text: str) -> bool:
-        """One record that the plugin logged; False if it is a flood. Lines beyond `MOST_LINES` are dropped and counted."""
+        """Log a record of the plugin; False if it is a flood. Lines beyond `MOST_LINES` are dropped and counted."""
         self._begin_anew()
         self._lines += 1
         self._bytes += RECORD_BYTES + len(name) + len(text)

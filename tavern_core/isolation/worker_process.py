@@ -29,15 +29,15 @@ from tavern_core.model.config import HostConfig
 MOST_CALLS: Final = 128
 """Calls of one kind that run in one worker at the same time; also limited by its open files."""
 HANG_UP_S: Final = 0.7
-"""How long a worker that has hung up may take to die by itself, in seconds."""
+"""Time in seconds in which a worker that has hung up must die by itself."""
 TURN_S: Final = 0.005
-"""How long a short message waits for another thread that is sending."""
+"""Time that a short message waits for another thread that is sending."""
 DEATH_S: Final = 1.0
-"""How long to wait for the exit report of a worker, in seconds."""
+"""Time in seconds to wait for the exit report of a worker."""
 END_S: Final = 5.0
-"""How long to wait for the death of a killed worker, in seconds."""
+"""Time in seconds to wait for the death of a killed worker."""
 _SEND_TIMEOUT: Final = struct.pack("ll", 5, 0)
-"""How long a message may wait for a worker that does not read, as a timeval."""
+"""Time that a message may wait for a worker that does not read, as a timeval."""
 CALL_ENDLESS: Final = "a call in it did not end in time"
 STOPPED: Final = "the plugin was stopped"
 ON_PURPOSE: Final = (CALL_ENDLESS, STOPPED, "the fork server died")
@@ -99,10 +99,10 @@ class WorkerListener(Protocol):
     """Gets the unsolicited messages of its workers, and is notified of their deaths; in the watching thread."""
 
     def on_message(self, worker: Any, message: dict[str, Any]) -> None:
-        """A request or message of a worker."""
+        """Handle a request or message of a worker."""
 
     def on_death(self, worker: Any) -> None:
-        """A worker has died; once for each."""
+        """Handle the death of a worker; called once for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def spawn(request: Mapping[str, Any]) -> Spawned:
 
 
 class WorkerProcess(ABC):
-    """One process."""
+    """The process of a worker."""
 
     def __init__(self, settings: WorkerSettings, listener: WorkerListener, spawned: Spawned) -> None:
         self.plugin = settings.plugin
@@ -158,7 +158,7 @@ class WorkerProcess(ABC):
 
     @abstractmethod
     def hang_up(self) -> None:
-        """Called when the worker is dead: waiting callers get an error."""
+        """End the waits of callers with an error; called when the worker is dead."""
 
     # Start and end --------------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class WorkerProcess(ABC):
         return self.killed_because in ON_PURPOSE
 
     def exit_description(self) -> str:
-        """How it ended, as words that follow its name; waits until that is known."""
+        """The end of the process, in words that follow its name; waits until it is known."""
         self.dead.wait(DEATH_S)
         return self.how_it_died()
 
@@ -254,7 +254,7 @@ class WorkerProcess(ABC):
         return f"was ended by {ending(self.status)}" if self.status < 0 else f"exited with code {self.status}"
 
     def _on_exit(self) -> None:
-        """Called in the watching thread when its exit status has arrived."""
+        """Handle the exit status, in the watching thread."""
         reported = self._status.recv(EXIT.size)
         if len(reported) == EXIT.size:
             self.status = EXIT.unpack(reported)[0]
@@ -345,7 +345,7 @@ class WorkerProcess(ABC):
         return True
 
     def _report_end(self) -> None:
-        """A channel has ended: the process is dying, or is killed."""
+        """Handle the end of a channel: the process is dying, or is killed."""
         if not self.dead.wait(HANG_UP_S):
             self.kill("it hung up")
             self.dead.wait(DEATH_S)

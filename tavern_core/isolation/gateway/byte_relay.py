@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 AT_ONCE: Final = 65_536
 IDLE_S: Final = 120.0
-"""How long a connection may be idle."""
+"""Maximum idle time of a connection."""
 _FAREWELL_S: Final = 2.0
 _T = TypeVar("_T")
 
@@ -26,7 +26,7 @@ class ByteLimit:
     left: int
 
     def take(self, count: int) -> None:
-        """Raises ByteLimitReached."""
+        """Count bytes. Raises ByteLimitReached."""
         self.left -= count
         if self.left < 0:
             raise ByteLimitReached
@@ -64,7 +64,7 @@ class RelayState:
 
 
 class RelaySide:
-    """One side."""
+    """One side of a connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: RelayState) -> None:
         self.reader = reader

@@ -131,7 +131,7 @@ class DestinationChecker:
 
 
 def place_of(target: Target) -> str:
-    """``host:port``, as a scope has it."""
+    """``host:port``, in the notation of a scope."""
     return entry_of(target.address, target.port) if target.address is not None else f"{target.host}:{target.port}"
 
 

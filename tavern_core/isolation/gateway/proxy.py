@@ -23,10 +23,10 @@ from tavern_core.isolation.gateway.exchange import END, LARGEST, BadAnswer, BadR
 from tavern_core.kernel.execution.portal import Portal
 
 HEAD_S: Final = 10.0
-"""How long a program may take to send the head of a request."""
+"""Time in which a program must send the head of a request."""
 NAME_S: Final = 15.0
 CONNECT_S: Final = 10.0
-"""For each of a few addresses."""
+"""Time limit for connecting to each of a few addresses."""
 MOST_ADDRESSES: Final = 4
 MOST_IN_ALL: Final = 128
 """Connections of all calls of this process: each uses two descriptors."""

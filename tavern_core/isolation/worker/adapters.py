@@ -120,7 +120,7 @@ class LentCall:
 
 
 class LentUpstream:
-    """`contract.adapters.Upstream` in a worker: what it says is known here, what it does is done by the host.
+    """`contract.adapters.Upstream` in a worker: its facts are known here, its operations are done by the host.
 
     Args:
         number: the number of the connection.

@@ -102,7 +102,7 @@ class Worker:
                     self._host_client.answered(message)
 
     def add_lane(self, kind: str, sock: socket.socket) -> None:
-        """Serve one more connection, ``sync`` or ``loop``."""
+        """Serve another connection, ``sync`` or ``loop``."""
         channel = FrameChannel(sock, LONGEST_FRAME)
         if kind == "sync":
             threading.Thread(target=self._serve, args=(channel,), name="tavern-connection", daemon=True).start()

@@ -104,7 +104,7 @@ class WorkerNodes:
         return function(**values)
 
     def needs(self, given: Mapping[str, Any]) -> Any:
-        """Which lazy inputs an object of a class needs now; or an awaitable of it."""
+        """The lazy inputs that an object of a class needs now; or an awaitable of them."""
         cls = self._specs[given["type"]].impl.cls
         return self._object(cls, given).needs(self._context(given), **self._values(given))
 

@@ -51,10 +51,10 @@ MOST_OFFERED: Final = 20_000
 
 
 class WorkerPlugin:
-    """One plugin in its worker; imported when it is built.
+    """A plugin in its worker; imported when it is created.
 
     Args:
-        loop: where awaitables that sync code of the plugin returned are awaited.
+        loop: awaits the awaitables that sync code of the plugin returned.
 
     Raises:
         PluginError: any error; names the place in the plugin's code.

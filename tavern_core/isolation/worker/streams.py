@@ -17,7 +17,7 @@ _ENDED: Final = object()
 
 
 class StreamingCall:
-    """One streaming call.
+    """A streaming call.
 
     Args:
         number: of its request.

@@ -114,7 +114,7 @@ class WorkerTools:
         return _described(spec, key)
 
     def bind(self, key: str, tool: Any, handler: str | None, is_preview: bool) -> list[Any]:
-        """Prepare a tool, or its preview, for being called; [is it async, does it want the call, has it a `ToolContext`].
+        """Prepare a tool, or its preview; returns [is it async, does it want the call, has it a `ToolContext`].
 
         Raises:
             TavernError: it cannot be called.
