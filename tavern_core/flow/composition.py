@@ -73,12 +73,12 @@ class WorkflowServices:
 def _invoke(
     pipeline: Pipeline, tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
 ) -> Coroutine[Any, Any, ToolResult]:
-    """A call for a node or a model."""
+    """Make a call for a node or a model."""
     return pipeline.run(pipeline.compiler.base.mode, tool, arguments, context, purpose, None, DOOR)
 
 
 def _governance(specs: ToolSpecs, plugin_workflows: PluginWorkflows) -> LlmGovernance:
-    """What holds for requests to language models."""
+    """The rules for requests to language models."""
     base = specs.base
     return LlmGovernance(
         PromptHooks(specs.lifecycle),

@@ -43,7 +43,7 @@ class DryRunModels(Models):
     async def _dry_run(
         self, tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
     ) -> ToolResult:
-        """A call that passes all checks and then gives a sample of the tool's result."""
+        """Pass all checks of a call and return a sample of the tool's result."""
         pipeline = self._pipeline
         mode = pipeline.compiler.base.mode
         result = await pipeline.run(mode, tool, arguments, context, purpose, None, DOOR, DRY_RUN)

@@ -76,7 +76,7 @@ class WorkflowHookCalls:
     async def _changed(
         self, impl: HookImplementation, given: Mapping[str, Any], what: str, kind: Any, wanted: str
     ) -> Any:
-        """A copy of what a hook answers, which is of this kind; None: it changes nothing. Raises PolicyDenied."""
+        """A copy of a hook's answer, which is of this kind; None: it changes nothing. Raises PolicyDenied."""
         answer = await self._calls.guard(impl, given, self._mode, what)
         if answer is None:
             return None

@@ -61,7 +61,7 @@ _uses_originals: ContextVar[bool] = ContextVar("tavern_original_models", default
 
 @dataclass(frozen=True, slots=True)
 class LlmGovernance:
-    """What every request passes.
+    """The rules that apply to every request.
 
     Args:
         plugin_workflows: activates the plugins that declare models.
@@ -111,7 +111,7 @@ class Models:
         return self._contributions.owner("llms", name) or ""
 
     def find(self, name: str) -> LLM:
-        """One model; for an empty name, the only one.
+        """A model by name; for an empty name, the only one.
 
         Raises:
             ToolFailed: there is none, or more than one (TOOL_ERROR).
@@ -191,7 +191,7 @@ class Models:
         return await self._governed(use, on_text)
 
     async def _governed(self, use: LlmUse, on_text: OnText | None) -> LLMAnswer:
-        """The governed call, what it used, and its event."""
+        """Make the governed call; records its use and its event."""
         request, governance = use.request, self._governance
 
         def passed_on(piece: str) -> object:
@@ -227,7 +227,7 @@ class Models:
         return answer
 
     def _record_use(self, use: LlmUse, error: str, api_model: str = "", call_id: str = "") -> Event:
-        """Put MODEL_CALLED on the record: what was used, never what was said. A model that does not exist has no name there."""
+        """Log MODEL_CALLED: amounts, never content. A model that does not exist has no name there."""
         request = use.request
         name = (request.model if self._find_model(request.model) else "") if request.model else self._only()
         context = use.context or (current.get() or (0, None, None, ""))[2]
@@ -285,7 +285,7 @@ def _copied(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 class GovernedLLM:
-    """One model for one caller."""
+    """A model for one caller."""
 
     def __init__(self, ask: Callable[..., Awaitable[LLMAnswer]]) -> None:
         self._ask = ask  # `Models.ask` for this model and caller
@@ -319,10 +319,10 @@ class GovernedStreamingLLM(GovernedLLM):
 
 
 ModelLike = str | LLM | Callable[[Sequence[Message]], Any]
-"""How a program names a model: its name, the model itself, or a function from messages to the text of the answer."""
+"""A program's reference to a model: its name, the model itself, or a function from messages to text."""
 _PREFIX: Final = "passed:"
 _MOST: Final = 1_000
-"""Models of one host; the ones that were not used for longest are dropped."""
+"""Models of one host; the least recently used ones are dropped."""
 
 
 class PassedModels:
@@ -330,7 +330,7 @@ class PassedModels:
 
     def __init__(self) -> None:
         self._models: dict[str, tuple[Any, LLM]] = {}
-        """Name → what was passed, and the model; the last used one is at the end."""
+        """Name → the passed object, and the model; the last used one is at the end."""
         self._numbers = itertools.count(1)
         self._own = secrets.token_hex(4)
         self._lock = threading.Lock()

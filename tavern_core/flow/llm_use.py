@@ -1,4 +1,4 @@
-"""What requests to language models use: tokens, money, and the budgets of plugins."""
+"""The use of language models: tokens, money, and the budgets of plugins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVERYBODY: Final = "*"
 
 @dataclass(slots=True)
 class LlmUse:
-    """One request while it runs, and what it has used."""
+    """A running request and its use."""
 
     request: ModelRequest
     context: CallContext | None
@@ -36,14 +36,14 @@ class LlmUse:
     is_estimated: bool = False
 
     def answered(self, answer: LLMAnswer) -> None:
-        """Take over what the model reports; estimate the rest."""
+        """Record the use that the model reports; estimate the rest."""
         self._estimate("".join((answer.text, *(call.arguments for call in answer.tool_calls))))
         reported = {name: count for name in self.tokens if (count := count_of(answer.usage, name)) is not None}
         self.tokens |= reported
         self.is_estimated = len(reported) < len(self.tokens)
 
     def broke_off(self) -> None:
-        """The model may have worked on a request that failed."""
+        """Estimate the use of a failed request, on which the model may have worked."""
         self._estimate("".join(self.streamed))
         self.is_estimated = True
 
@@ -55,7 +55,7 @@ class LlmUse:
 
     @property
     def cost(self) -> float | None:
-        """In the currency of the price; None: the price is not known."""
+        """The cost in the currency of the price; None: the price is not known."""
         if self.price is None:
             return None
         return round(self.price.of(self.tokens["input"], self.tokens["output"]), 9)
@@ -64,7 +64,7 @@ class LlmUse:
 class PluginBudgets:
     """`limits.llms`: counted from the start of the host, in this process. Thread-safe.
 
-    A request begins while something is left; one that is under way may go beyond it.
+    A request begins while budget is left; a running one may exceed it.
     """
 
     def __init__(self, written: Mapping[str, ModelBudget]) -> None:
@@ -103,7 +103,7 @@ class PluginBudgets:
             used["calls"] += 1
 
     def add(self, use: LlmUse) -> None:
-        """Count what a request used."""
+        """Count the use of a request."""
         if self._of(use.asker) is None:
             return
         with self._lock:
@@ -112,7 +112,7 @@ class PluginBudgets:
             used["money"] += use.cost or 0.0
 
     def _of(self, plugin: str) -> tuple[str, ModelBudget] | None:
-        """Where the budget of a plugin is written, and what it says."""
+        """The place of a plugin's budget in the configuration, and the budget."""
         if not plugin or not self._written:
             return None
         key = plugin if plugin in self._written else _EVERYBODY

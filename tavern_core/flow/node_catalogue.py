@@ -119,7 +119,7 @@ class Nodes(Mapping[str, NodeSpec]):
         ]
 
     def get_node(self, type_: str) -> NodeSpec:
-        """One node type; its plugin is activated.
+        """A node type; its plugin is activated.
 
         Raises:
             NodeNotFound: there is none; the message names the closest (NODE_NOT_FOUND).
@@ -143,13 +143,13 @@ class Nodes(Mapping[str, NodeSpec]):
         """The node types that a request may need, best first; equal requests to an unchanged host give equal answers.
 
         Args:
-            request: what is to be built, in the words of a person.
-            plan: the steps of the way there, if they are known: each finds node types of its own.
-            workflow: the workflow that is to be changed: its id, the path of its file, its content, or a `Workflow`.
-            limit: at most so many (never more than 1,000).
+            request: the thing to build, in the words of a person.
+            plan: the steps to it, if known: node types are searched for each.
+            workflow: the workflow to change: its id, the path of its file, its content, or a `Workflow`.
+            limit: maximum number of results (never more than 1,000).
 
         Raises:
-            WorkflowNotFound, WorkflowInvalid: `workflow` is none (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
+            WorkflowNotFound, WorkflowInvalid: `workflow` is not a workflow (WORKFLOW_NOT_FOUND, WORKFLOW_INVALID).
             UsageError: an argument has the wrong type (USAGE).
         """
         return self._wait(self.retrieved(request, plan=plan, workflow=workflow, limit=limit))

@@ -1,4 +1,4 @@
-"""What nodes can use besides their inputs: tools, services and a logger, each within the grants of their plugin."""
+"""The facilities of nodes besides inputs: tools, services and a logger, each within the grants of the plugin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tavern_core.model.result import ToolResult
 
 
 class NodeFacilities:
-    """The host's side of every NodeContext. What is done for a context is done for the caller of the workflow.
+    """The host's side of every NodeContext. All actions are on behalf of the caller of the workflow.
 
     Args:
         host: the caller that represents the host itself.
@@ -64,7 +64,7 @@ class NodeFacilities:
         return await self._models.invoke(tool, arguments, self._caller(context), purpose)
 
     def may_be_repeated(self, tool: str) -> bool:
-        """Whether a second call of a tool does no harm, whatever became of the first."""
+        """Whether a second call of a tool does no harm, whatever the result of the first."""
         entry = self._lifecycle.tables.registry.find(tool)
         return entry is not None and entry.spec is not None and entry.spec.may_be_repeated(has_key=False)
 

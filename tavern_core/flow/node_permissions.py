@@ -28,7 +28,7 @@ class NodeRights:
     inventories: Inventories
 
     async def check(self, specs: Iterable[NodeSpec], caller: CallContext) -> None:
-        """Refuse what one side does not allow.
+        """Refuse capabilities that one side does not allow.
 
         Raises:
             PolicyDenied: a capability is not granted to the plugin, or host, profile or caller do not allow it
@@ -40,7 +40,7 @@ class NodeRights:
             self._judge_one(spec, caller, limit)
 
     async def limit(self, caller: CallContext) -> frozenset[str] | None:
-        """What the profile of a caller allows now; None: everything. An unreadable profile allows nothing."""
+        """The permissions that the profile of a caller allows now; None: all. An unreadable profile allows nothing."""
         try:
             return await self._of_profile(caller)
         except PolicyDenied:

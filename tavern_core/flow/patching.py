@@ -54,7 +54,7 @@ _NO_WORDS: Final[Mapping[Language, str]] = {"en": "", "zh": ""}
 
 @dataclass(frozen=True, slots=True)
 class PatchOutcome:
-    """What a patch did, or why it did nothing."""
+    """The outcome of a patch: its changes, or the reasons for refusing it."""
 
     ok: bool
     workflow: Workflow
@@ -251,7 +251,7 @@ def _move_values(patch: list[Any], done: PatchedWorkflow, said: tuple[FlowProble
 
 
 def judge_whole(**numbers: Any) -> None:
-    """Refuse what is neither a whole number nor None. Raises UsageError (USAGE)."""
+    """Refuse values that are neither a whole number nor None. Raises UsageError (USAGE)."""
     for name, number in numbers.items():
         if number is not None and type(number) is not int:
             raise UsageError(f"{name} is a whole number, got {number!r:.100}", hint=f"{name}=1, or leave it out")

@@ -24,7 +24,7 @@ class PluginWorkflows:
         self._contributions = lifecycle.tables.contributions
         self._portal = base.portal
         self._cache = base.home / "cache" / "unpacked"
-        """Where zipped plugins are unpacked."""
+        """The folder of unpacked zipped plugins."""
         self._unpacked: dict[str, tuple[Any, Path | None]] = {}
         """Plugin → (its stamp, the folder of its files)."""
 

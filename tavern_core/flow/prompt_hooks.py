@@ -19,7 +19,7 @@ _ROLES: Final = frozenset({"user", "assistant", "tool"})
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request to a model."""
+    """A request to a model."""
 
     model: str
     messages: list[dict[str, Any]]
@@ -37,13 +37,13 @@ class ModelRequest:
         return [message for message in self.messages if message.get("role") != "system"]
 
     def prompt(self) -> dict[str, Any]:
-        """What a hook sees besides the conversation."""
+        """The data that a hook sees besides the conversation."""
         shown: dict[str, Any] = {"system": self.system, "model": self.model, "purpose": self.purpose}
         return shown | {"tools": self.options["tools"]} if self.options.get("tools") else shown
 
 
 PromptChange = tuple[str, str]
-"""(plugin, the names of what it changed)"""
+"""(plugin, the names of its changes)"""
 
 
 class PromptHooks:

@@ -119,7 +119,7 @@ def _left(kept: StoredRun, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_answers(kept: StoredRun, answers: Mapping[str, Any]) -> None:
-    """Do the answers fit the questions? Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
+    """Check that the answers fit the questions. Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
     known = [*(asked["id"] for asked in kept.questions), *kept.answers]
     if unknown := [name for name in answers if name not in known]:
         raise InputInvalid(

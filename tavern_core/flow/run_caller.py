@@ -1,4 +1,4 @@
-"""The caller of a run: how it is stored, and as whom the run is resumed.
+"""The caller of a run: its stored form, and the caller for resuming the run.
 
 A run belongs to its caller. It is resumed with the permissions that this caller had at its start, limited to those
 that it has today: the lists of the host, of its profile and of the plugins are checked again, as for every run.
@@ -124,7 +124,7 @@ def judge_owner(run_id: str, caller: CallContext, other: CallContext, host: Call
 
 
 def _both(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
-    """What both sets of permissions allow."""
+    """The intersection of two sets of permissions."""
     return frozenset({name for name in one if covers(other, name)} | {name for name in other if covers(one, name)})
 
 

@@ -37,7 +37,7 @@ class RunHandle:
         return self._run.leave()
 
     def promise(self) -> None:
-        """Its caller has its questions: they stay open when the host closes."""
+        """Record that the caller has the run's questions: they stay open when the host closes."""
         self._run.promised = True
 
     async def stop(self) -> None:
@@ -137,7 +137,7 @@ class RecentRuns:
             return [run for run, _ in self._runs.values()]
 
     def add(self, run: Run, cache: RunCache, *, is_taken_up: bool = False) -> None:
-        """A run is about to start or to be resumed. Raises UsageError: there is one with its id (USAGE)."""
+        """Add a run that is about to start or to be resumed. Raises UsageError: there is one with its id (USAGE)."""
         with self._lock:
             if is_taken_up and self._runs.pop(run.id, None) is not None:
                 self._bytes -= self._weights.pop(run.id, 0)
@@ -146,7 +146,7 @@ class RecentRuns:
             self._runs[run.id] = run, cache
 
     def ended(self, run: Run) -> None:
-        """A run is over: it stays until there are too many runs or outputs."""
+        """Record that a run is over: it stays until there are too many runs or outputs."""
         weight = self._runs[run.id][1].weight() + _EVENT * run.event_count
         with self._lock:
             self._weights[run.id] = weight

@@ -1,4 +1,4 @@
-"""What runs the workflows of a host: composed of its parts, and imported, with the first run."""
+"""The parts that run the workflows of a host: composed, and imported, with the first run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunMachinery:
-    """The parts that run workflows, made when the first of them runs: most hosts run none."""
+    """Creates the parts that run workflows with the first run: most hosts run none."""
 
     catalogue: ToolCatalogue
     models: Models

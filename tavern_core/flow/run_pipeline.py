@@ -151,7 +151,7 @@ class WorkflowRunner:
         return dict(taken.hooked_inputs), taken.stored.changed is not None
 
     def _log_of(self, run_id: str) -> RunEventLog:
-        """The events of a resumed run go on after those that are stored."""
+        """The event log of a run; that of a resumed run continues after the stored events."""
         before = self.caches.runs.events(run_id)
         return RunEventLog(before[-1].seq if before else 0, lambda after: self.caches.runs.events(run_id, after))
 
@@ -222,7 +222,7 @@ class WorkflowRunner:
         return run_id in self.remembered or (is_kept and self.caches.runs.get(run_id) is not None)
 
     def _take_over_reading(self, run: Run, earlier: str | None) -> None:
-        """A run that goes on with the answers of an earlier one has read what that had read."""
+        """Record that a run which reuses the answers of an earlier one has read the same untrusted content."""
         if earlier is not None:
             known = self.remembered.get(earlier)
             has_read(run, (known[0].reads or ()) if known is not None else self.caches.runs.sources(earlier))
@@ -334,7 +334,7 @@ def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: PreparedPlan) ->
 
 
 def _check_inputs(prepared: PreparedPlan, inputs: Mapping[str, Any], info: RunInfo) -> None:
-    """Do the inputs fit the interface? Raises InputInvalid: some are missing or do not fit (INPUT_SCHEMA_INVALID)."""
+    """Check the inputs against the interface. Raises InputInvalid: some are missing or do not fit."""
     try:
         interface_values(prepared, inputs)
     except MismatchedInput as error:

@@ -18,7 +18,7 @@ _ASKING: Final = {"ask": "waiting", "answered": "running"}
 
 
 def _noted(events: Iterable[RunEvent]) -> dict[str, dict[str, Any]]:
-    """Path → what the events say about the node."""
+    """Path → the facts about a node in the events."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         if not event.path:

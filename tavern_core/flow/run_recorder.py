@@ -19,9 +19,9 @@ from tavern_core.flow.engine.sqlite_run_store import EventRows, Fixed, RunStore,
 from tavern_core.model.run import RunResult
 
 PAUSE_S: Final = 1.0
-"""How often the events of a running run are written."""
+"""Interval between writes of the events of a running run."""
 _LOOK_S: Final = 0.25
-"""How often to check whether another process has cancelled the run."""
+"""Interval between checks whether another process has cancelled the run."""
 _MOST_OUTPUTS: Final = 1_000_000
 """Characters of the outputs that are stored as the result of a run; masking more would hold up others."""
 _log = logging.getLogger("tavern.workflows")
@@ -31,7 +31,7 @@ class RunRecorder:
     """Writes one run. A store that cannot be written is reported once and blocks nothing.
 
     Args:
-        cache: what the nodes of the run answered.
+        cache: the answers of the run's nodes.
         about: the constant data of the run.
         journal: of a resumed run, which is already in the store.
     """
@@ -84,11 +84,11 @@ class RunRecorder:
         self._errors = []
 
     def questions_changed(self, run: Run) -> None:
-        """A node started to wait for a person, or has the answer."""
+        """Store the questions after a node started to wait for a person, or got the answer."""
         self._write(run, _state(run))
 
     def node_ended(self, run: Run, path: str) -> None:
-        """A node has ended: record it and all earlier events before any dependent node begins."""
+        """Record the end of a node and all earlier events before any dependent node begins."""
         unwritten, journal = self._cache.unwritten, self._journal
         if unwritten is None or journal is None or (kept := unwritten.pop(path, None)) is None:
             return
@@ -119,7 +119,7 @@ class RunRecorder:
         return self._saved + 1, self._read_events, b",".join(self._rows)
 
     def _called(self, number: int) -> None:
-        """A tool is about to be called, from any thread: record it, so that the rest of the budget is known on resuming."""
+        """Record a call before it is made, from any thread, so that the rest of the budget is known on resuming."""
         if (journal := self._journal) is not None:
             try:
                 journal.add(b'{"calls":%d}' % number)
@@ -149,7 +149,7 @@ class RunRecorder:
             self._again(run)
 
     def answered(self, question: str, value: Any) -> None:
-        """An answer is here, from any thread: it is left in a file until the run is stored with it."""
+        """Store an answer in a file, from any thread, until the run is stored with it."""
         if self._journal is None:
             return
         with suppress(StateDamaged, TypeError, ValueError):  # it is stored with the run in a moment, if that can be
@@ -158,7 +158,7 @@ class RunRecorder:
         self._left.add(question)
 
     def end(self, run: Run, result: RunResult | None) -> None:
-        """The run is over; None: it was cancelled together with its caller."""
+        """Write the end of the run; None: it was cancelled together with its caller."""
         ledger = run.context.ledger
         ledger.listeners = tuple(each for each in ledger.listeners if each != self._called)
         self._write(run, result.state if result is not None else "cancelled", result)

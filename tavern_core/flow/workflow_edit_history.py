@@ -24,7 +24,7 @@ _MOST_KEPT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class EditHistoryEntry:
-    """One change in the history of a session."""
+    """A change in the history of a session."""
 
     summary: Mapping[Language, str]
     outcome: PatchOutcome

@@ -47,7 +47,7 @@ _NO_NAME: Final = re.compile(r'[/\\:*?"<>|]|^\.|[. ]$|^(con|prn|aux|nul|com\d|lp
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSource:
-    """One existing workflow, read or not."""
+    """An existing workflow, read or not."""
 
     id: str
     plugin: str = ""

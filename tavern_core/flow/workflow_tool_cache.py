@@ -1,4 +1,4 @@
-"""What workflow files say of themselves as tools, stored: a start reads no file that has not changed."""
+"""A stored cache of the facts that workflow files give about themselves as tools: a start reads only changed files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LAYOUT: Final = {"position", "display_name", "custom_description", "custom_slot
 
 
 class ToolFacts(NamedTuple):
-    """What the tool of a workflow needs from its file."""
+    """The facts of a workflow file that its tool needs."""
 
     name: str
     description: str
     version: str
     content: str
-    """What names the steps of the workflow, however they are laid out: an approval, a plan or a pin holds for exactly these."""
+    """A hash of the steps, whatever their layout: an approval, a plan or a pin holds for exactly these."""
     input_schema: dict[str, Any]
 
     @classmethod
@@ -41,10 +41,10 @@ class ToolFacts(NamedTuple):
 
 
 class WorkflowToolCache:
-    """`ToolFacts` of files, by path and id. Whatever is wrong with the stored file, it is as if it were empty.
+    """`ToolFacts` of files, by path and id. A damaged stored file counts as empty.
 
     Args:
-        file: where they are stored.
+        file: the stored file.
         version: of the host; another version reads all workflow files again.
     """
 
@@ -61,13 +61,13 @@ class WorkflowToolCache:
         return ToolFacts(*row[1:])
 
     def put(self, path: Path, id_: str, stamp: Stamp | None, facts: ToolFacts) -> None:
-        """Keep the facts of a file. `stamp` was taken before the file was read; None: it may still change unseen."""
+        """Store the facts of a file. `stamp` was taken before the file was read; None: it may still change unseen."""
         if stamp is not None:
             self._rows[_key(path, id_)] = [stamp, *facts]
             self._has_changed = True
 
     def save(self) -> None:
-        """Store what is new, beside what projects with the same state folder stored; an unwritable folder is not an error."""
+        """Write new facts, keeping those of other projects with this state folder. An unwritable folder is no error."""
         if not self._has_changed:
             return
         from pydantic_core import PydanticSerializationError, to_json

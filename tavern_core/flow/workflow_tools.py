@@ -40,7 +40,7 @@ OWNER: Final = "core-flows"
 """The built-in plugin under which workflow tools are listed."""
 PREFIX: Final = "workflow:"
 _LOOK_S: Final = 0.05
-"""How often a job looks whether another process still runs its run."""
+"""Interval at which a job checks whether another process still runs its run."""
 _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
 """File names can be in any language; providers of models get an ASCII alias."""
 
@@ -148,7 +148,7 @@ class WorkflowTools:
         return RegistryEntry(PREFIX + id_, OWNER, _tool(id_, facts))
 
     def _facts(self, id_: str, source: WorkflowSource) -> ToolFacts:
-        """What a tool needs from its workflow; a file is read only if it has changed. Raises TavernError: it is not valid."""
+        """The facts of a workflow; a file is read only if it has changed. Raises TavernError: it is not valid."""
         if (path := source.file) is None:
             return ToolFacts.of(self._workflow_files.open(source))
         if (facts := self._cache.get(path, id_)) is None:
@@ -328,7 +328,7 @@ def _one_node(
 
 
 def _about_arguments(error: UpstreamError, type_: str, arguments: Mapping[str, Any]) -> CallError:
-    """`error`, or what it says of arguments if it is about nothing else."""
+    """`error`, or only its part about arguments if it is about nothing else."""
     found = [each for each in error.details.get("problems", ()) if each.get("severity") == "error"]
     if not found or any(each["code"] != "BAD_VALUE" or each.get("slot") not in arguments for each in found):
         return error
@@ -380,7 +380,7 @@ def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Cal
 
 
 def answer_of(outputs: Mapping[str, Any], named: Collection[str]) -> Any:
-    """What a tool answers with these outputs of its workflow: a single output as it is, unless its name is one of `named`."""
+    """The answer of a tool: the outputs of its workflow; a single output itself, unless its name is in `named`."""
     if len(outputs) != 1:
         return outputs
     ((name, single),) = outputs.items()
@@ -420,6 +420,6 @@ def _call_error(result: RunResult) -> CallError:
 
 
 def _not_begun(error: TavernError) -> UpstreamError:
-    """`error`, for the caller of the tool."""
+    """Convert `error` for the caller of the tool."""
     problems = {"problems": error.details["problems"]} if "problems" in error.details else {}
     return UpstreamError(error.message, hint=error.hint, code=error.code, outcome="none", **problems)

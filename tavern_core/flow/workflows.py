@@ -38,9 +38,9 @@ _EMPTY: Final[Mapping[str, Any]] = {"nodes": [], "edges": []}
 _OPEN: Final = frozenset({"running", "waiting"})
 """States of a run whose questions can be answered."""
 _LOOK_S: Final = 0.1
-"""How often the events of another process's run are polled."""
+"""Interval at which the events of another process's run are polled."""
 _LEAVING_S: Final = 0.5
-"""How long runs that wait for answers may take to end when the host closes."""
+"""Time in which runs that wait for answers must end when the host closes."""
 
 
 class Workflows(Mapping[str, "Workflow"]):
@@ -108,7 +108,7 @@ class Workflows(Mapping[str, "Workflow"]):
         return self.workflow_files.broken()
 
     def get_workflow(self, id_: str) -> Workflow:
-        """One workflow.
+        """A workflow by id.
 
         Raises:
             WorkflowNotFound: there is none (WORKFLOW_NOT_FOUND).
@@ -359,7 +359,7 @@ class Workflows(Mapping[str, "Workflow"]):
         return self.run_store.list(workflow, most)
 
     def kept_run(self, run_id: str) -> StoredRun | None:
-        """One run of the store, or None. Raises StateDamaged (STATE_DAMAGED)."""
+        """A run of the store, or None. Raises StateDamaged (STATE_DAMAGED)."""
         return self.run_store.get(run_id)
 
     def sources(self, run_id: str) -> tuple[str, ...]:

@@ -212,7 +212,7 @@ class RunCache:
         return is_for_file and self._write is not None and is_large(outputs.values())
 
     def make(self, run: RunPart, path: str, key: bytes, work: PreparedStep, outputs: Outputs, is_pure: bool) -> None:
-        """The slow part of storing an answer: check and encode it, and write it to disk if its step requires that."""
+        """Do the slow part of storing an answer: check and encode it, write it to disk if its step requires that."""
         assert self._write is not None
         self.sizes[path] = size(outputs)
         self.encoded_answers[path] = made = self._write(outputs)

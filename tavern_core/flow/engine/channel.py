@@ -81,7 +81,7 @@ class Channel:
         return not self._is_closed and any(reader.is_full for reader in self._readers)
 
     def close(self, error: BaseException | None = None) -> None:
-        """No more chunks; with an error, readers raise it after the last one."""
+        """End the stream; with an error, readers raise it after the last chunk."""
         if not self._is_closed:
             self._is_closed, self._error = True, error
             for reader in self._readers:
@@ -94,7 +94,7 @@ class Channel:
         self._room = None
 
     def forget(self, reader: ChannelReader) -> None:
-        """A reader that left gets nothing."""
+        """Stop sending to a reader that left."""
         if reader in self._readers:
             self._readers.remove(reader)
 
@@ -107,7 +107,7 @@ class Channel:
 
 
 class ChannelReader(AsyncIterator[Any]):
-    """One reader's end: an async iterator of chunks."""
+    """A reader's end of a channel: an async iterator of chunks."""
 
     __slots__ = ("_channel", "_has_left", "_more", "_paused", "_rest", "_waiting", "is_skipped", "siblings")
 

@@ -106,7 +106,7 @@ class TaskProxy:
             task.cancel()
 
     def finish(self) -> None:
-        """The coroutine has ended without waiting."""
+        """Record that the coroutine has ended without waiting."""
         self._is_over = True
         for callback, context in self._callbacks or ():
             self._loop.call_soon(callback, self, context=context)

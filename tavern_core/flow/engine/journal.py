@@ -139,7 +139,7 @@ def read(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
 
 
 def events(folder: Path, run_id: str, place: int) -> tuple[list[Any], int]:
-    """The events from `place` in the file, and where they end. Large outputs are skipped unread."""
+    """The events from `place` in the file, and their end. Large outputs are skipped unread."""
     found: list[Any] = []
     try:
         file = open_regular(_place(folder, run_id), follow=False)

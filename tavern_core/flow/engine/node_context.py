@@ -145,7 +145,7 @@ class _HiddenContext:
 
 
 class _Conversation:
-    """What a tool asks that a node calls is a question of the node."""
+    """Asks the questions of a called tool as questions of its node."""
 
     def __init__(self, behind: _HiddenContext) -> None:
         self._behind, self._loop = behind, asyncio.get_running_loop()

@@ -53,7 +53,7 @@ def outputs_of(work: PreparedStep, answer: Any) -> Outputs:
 
 
 def checked_output(work: PreparedStep, gives: PreparedOutput, value: Any) -> Any:
-    """One output value of a node as plain data; for a stream, one chunk. Raises OutputInvalid: as `outputs_of`."""
+    """An output value of a node as plain data; for a stream, one chunk. Raises OutputInvalid: as `outputs_of`."""
     slot = gives.slot
     fit = plain(_bounded(work, slot.key, value))
     if slot.type == "FLOAT" and type(fit) is int:

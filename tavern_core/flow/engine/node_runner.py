@@ -55,7 +55,7 @@ _NEVER_AGAIN: Final = (
 _ENDED: Final = object()
 _CALL: Final = "core:CallTool"
 _MODEL: Final = "core:LLM"
-"""Asks the model that the operator set up, so it is neither an untrusted system nor a transfer of data to one."""
+"""The node that asks a model of the operator, so it is neither an untrusted system nor a transfer of data to one."""
 _IN_A_ROW: Final = 64
 """Chunks before the event loop can do other work."""
 
@@ -173,7 +173,7 @@ async def _once(scope: SchedulerPart, number: int, work: PreparedStep, inputs: d
 async def _call(
     scope: SchedulerPart, number: int, work: PreparedStep, inputs: dict[str, Any], attempt: int, threads: Threads
 ) -> Any:
-    """One attempt, for any form of the function."""
+    """Make one attempt, for any form of the function."""
     code, run = work.code, scope.run
     if code is None:
         raise InputInvalid(

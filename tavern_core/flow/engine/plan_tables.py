@@ -62,7 +62,7 @@ class ListInput:
 
 @dataclass(frozen=True, slots=True)
 class PreparedOutput:
-    """One output of a node, with the checks of its values."""
+    """An output of a node, with the checks of its values."""
 
     slot: Slot
     quick: type | None
@@ -74,7 +74,7 @@ class PreparedOutput:
 
 @dataclass(frozen=True, slots=True)
 class PreparedStep:
-    """One prepared step."""
+    """A step with precomputed tables."""
 
     step: FlowStep
     code: NodeCode | None
@@ -275,7 +275,7 @@ def _fitting(slot: Slot) -> type | None:
 
 
 def check_inputs(work: PreparedStep, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
-    """Do the values fit the inputs?
+    """Check that the values fit the inputs.
 
     Args:
         is_changed: a hook changed them, so values that were checked with the plan must be checked again.
@@ -349,15 +349,15 @@ class StepCacheKeys:
         return joined_key(key, joined), all(is_pure for _, is_pure in parts)
 
     def interface(self, number: int, work: PreparedStep) -> None:
-        """An interface node has provided the inputs of the workflow."""
+        """Record that an interface node has provided the inputs of the workflow."""
         self.marks[number] = joined_key(work.key, [value_key(self._given)])
 
     def join(self, number: int, parts: list[bytes]) -> None:
-        """The outputs of a step also depend on `parts`."""
+        """Let the outputs of a step also depend on `parts`."""
         self.marks[number] = joined_key(self.marks[number], parts)
 
     def digest(self) -> bytes:
-        """One hash of everything that the outputs of the plan depend on."""
+        """A hash of everything that the outputs of the plan depend on."""
         ends = [self.marks[work.step.index] for work in self._prepared.works if work.step.kind == "output"]
         return joined_key(self._prepared.key, ends)
 

@@ -1,4 +1,4 @@
-"""One run of one compiled workflow: its events, limits and questions, and how it ends.
+"""A run of a compiled workflow: its events, limits and questions, and its end.
 
 async with: execute() ──> root scheduler ──> RunResult
                cancel() ends it from anywhere
@@ -43,7 +43,7 @@ from tavern_core.schema.schema_check import check_schema
 from tavern_core.schema.secret_encodings import secret_redactor
 
 GRACE_S: Final = 1.0
-"""How long cancelled nodes may take to end."""
+"""Time in which cancelled nodes must end."""
 
 
 def _same(value: Any) -> Any:
@@ -52,7 +52,7 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunHost:
-    """What a host gives all its runs."""
+    """The parts of a host that all its runs share."""
 
     threads: ThreadPool
     facilities: NodeFacilities
@@ -83,7 +83,7 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """What a run begins with: its own id and parts, and what there is of earlier runs.
+    """The start of a run: its own id and parts, and data of earlier runs.
 
     Args:
         run_id: empty: a new one.
@@ -102,7 +102,7 @@ class RunStart:
 
 
 class Run:
-    """One run. Create it, then `await execute()` once."""
+    """A run of a workflow. Create it, then `await execute()` once."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Run:
     # Running -------------------------------------------------------------------------------------------------------------
 
     async def _driven(self, scope: Scheduler, task: asyncio.Task[Any], others: int) -> RunState:
-        """Run all steps; how that ended. A cancellation that is not the run's own is raised."""
+        """Run all steps; returns the final state. A cancellation that is not the run's own is raised."""
         try:
             await scope.drive()
         except BaseException as error:
@@ -234,7 +234,7 @@ class Run:
         )
 
     def begin(self) -> None:
-        """Emit that it runs; `execute` does it unless it was done before."""
+        """Emit the event that it runs; `execute` does it unless it was done before."""
         if not self._is_begun:
             self._is_begun = True
             self.emit("run:running", "")
@@ -305,7 +305,7 @@ class Run:
             self.is_left = waits_on
 
     def check_stalled(self) -> None:
-        """Something changed; a run that should be left ends once it is stalled."""
+        """End a run that should be left once it is stalled; called after each change."""
         if self._leaves and not self._is_check_pending and self.loop is not None:
             self._is_check_pending = True
             self.loop.call_soon(self._leave_if_stalled)
@@ -426,7 +426,7 @@ class Run:
     def node_ended(
         self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | int | None = None
     ) -> None:
-        """A node that began at `began` (0: it did not) has its final state. `outputs`: its outputs, or their approximate size."""
+        """Record the final state of a node; `began`: its start or 0; `outputs`: these, or their approximate size."""
         self._end_chunks(path)
         self.states[path] = state
         self.emit(state, path, (began, outputs))
@@ -435,7 +435,7 @@ class Run:
             self._recorder.node_ended(self, path)
 
     def failed(self, error: NodeError, is_repeated: bool, began: float) -> None:
-        """A node failed. `is_repeated`: the error of a group that only repeats an inner one."""
+        """Record that a node failed. `is_repeated`: the error of a group that only repeats an inner one."""
         self._end_chunks(error.path)
         self.states[error.path] = "error"
         if not is_repeated:
@@ -445,7 +445,7 @@ class Run:
         self.check_stalled()
 
     def progress(self, path: str, done: float, total: float, text: str) -> None:
-        """A node reports progress, from any thread; ignored after its end."""
+        """Record the progress of a node, from any thread; ignored after its end."""
         data = {"done": done, "total": total, "text": self.mask(str(text)[:LONGEST_CHUNK])}
 
         def wake() -> None:
@@ -459,7 +459,7 @@ class Run:
                 self.loop.call_soon_threadsafe(wake)
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
-        """A node wrote chunks to its streams; only emitted to listeners."""
+        """Emit chunks that a node wrote to its streams, if there are listeners."""
         said = self._chunks.reported(path, number, chunks)
         if self._log.is_followed:
             self.emit("chunk", path, {"number": number, "chunks": said})

@@ -16,9 +16,9 @@ from tavern_core.model.run import RunEvent
 from tavern_core.schema.secret_encodings import StreamRedactor, secret_redactor
 
 Took = tuple[float, Mapping[str, Any] | int | None]
-"""For a node that has ended: (when it began, 0 if it did not; its outputs, or their size)."""
+"""For a node that has ended: (its start, 0 if there was none; its outputs, or their size)."""
 EventRow = tuple[int, float, str, str, Mapping[str, Any] | Took | None]
-"""An event: its number, when, kind, path, data; for a node that has ended, the data are computed when they are read."""
+"""An event: its number, time, kind, path, data; for a node that has ended, the data are computed when they are read."""
 
 
 class RunEventLog:

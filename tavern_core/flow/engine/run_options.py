@@ -46,9 +46,9 @@ class RunOptions:
     concurrency: int | None = None
     """Nodes that run at the same time; None: no limit."""
     types: Mapping[str, int] = field(default_factory=dict)
-    """Node type → how many of it at the same time."""
+    """Node type → how many of it may run at the same time."""
     resources: Mapping[str, int] = field(default_factory=dict)
-    """Resource tag → how many nodes with it at the same time."""
+    """Resource tag → how many nodes with it may run at the same time."""
     to: tuple[str, ...] = ()
     """Run only these nodes and what they need."""
     timeout_ms: int | None = None
@@ -76,7 +76,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run as its caller wants it; see `Workflows.run`."""
+    """The request of a caller for a run; see `Workflows.run`."""
 
     options: RunOptions
     again: str | None

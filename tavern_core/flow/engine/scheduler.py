@@ -94,7 +94,7 @@ class Scheduler:
         self._ready: deque[int] = deque()
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._began: dict[int, float] = {}
-        """Steps that run → since when."""
+        """Running steps → their start."""
         self._slots: dict[int, StepSlots] = {}
         self._admitted: set[int] = set()
         self._threads: dict[int, list[Future[Any]]] = {}
@@ -136,7 +136,7 @@ class Scheduler:
                 self.queue(step)
 
     def queue(self, step: int) -> None:
-        """A step can begin."""
+        """Queue a step that can begin."""
         self._ready.append(step)
         work = self.prepared.works[step]
         if work.step.streams:
@@ -145,14 +145,14 @@ class Scheduler:
         self.wake()
 
     def _admit(self, step: int) -> None:
-        """A queued step has its slots now."""
+        """Begin a queued step that has its slots now."""
         self.busy -= 1
         self._admitted.add(step)
         self._ready.append(step)
         self.wake()
 
     def wake(self) -> None:
-        """Something changed while the scheduler waited."""
+        """Wake the scheduler after a change."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -190,7 +190,7 @@ class Scheduler:
 
     @contextmanager
     def idling(self, number: int) -> Iterator[None]:
-        """While a step waits for something external."""
+        """Mark a step as idle while it waits for something external."""
         self._idle.add(number)
         self.run.check_stalled()
         try:
@@ -333,7 +333,7 @@ class Scheduler:
 
     @asynccontextmanager
     async def without_slots(self, number: int) -> AsyncIterator[None]:
-        """While a step waits for other nodes, it releases its slots and blocks no stream."""
+        """Release the slots of a step while it waits for other nodes; it blocks no stream meanwhile."""
         slots = self._slots.get(number)
         if slots is None:
             yield
@@ -342,7 +342,7 @@ class Scheduler:
                 yield
 
     def hold_for(self, number: int, threads: list[Future[Any]]) -> None:
-        """A step ends while its unstoppable code continues in threads: its slots are free when they have ended."""
+        """Hold the slots of an ended step while its unstoppable code continues in threads, until these have ended."""
         self._threads[number] = [thread for thread in threads if not thread.done()]
 
     def _give_back(self, slots: StepSlots, threads: Sequence[Future[Any]]) -> None:
@@ -353,7 +353,7 @@ class Scheduler:
             slots.leave()
 
     def _waited_step_ended(self, number: int, answer: Any, error: BaseException | None) -> None:
-        """A step that had to wait is over."""
+        """Finish a step that had to wait."""
         self._tasks.pop(number, None)
         if self._is_over or (self._is_stopping and error is not None):
             return  # it is interrupted, or was abandoned
@@ -371,7 +371,7 @@ class Scheduler:
             self.wake()
 
     def begin(self, number: int) -> None:
-        """A step runs from now on."""
+        """Record that a step runs from now on."""
         work = self.prepared.works[number]
         self._began[number] = self.run.emit("running", self.prefix + work.step.id)
         if work.may_change:
@@ -380,7 +380,7 @@ class Scheduler:
             self._release(number, work.step.listeners)
 
     def _start_special(self, number: int, work: PreparedStep, inputs: dict[str, Any]) -> None:
-        """Steps without node code: bypassed ones, the interface, groups."""
+        """Start a step without node code: a bypassed one, the interface, a group."""
         kind = work.step.kind
         self.depends.marks[number] = self.depends.key(number, work)
         if work.step.bypass is not None:
@@ -557,7 +557,7 @@ class Scheduler:
         self._done(number, outputs, "skipped" if is_skipped else "complete", is_marked=work.step.kind != "node")
 
     def _done(self, number: int, outputs: Outputs, state: Any, is_marked: bool = False) -> None:
-        """A step is over, with its outputs."""
+        """Finish a step with its outputs."""
         run, work = self.run, self.prepared.works[number]
         path, cache = self.prefix + work.step.id, run.cache
         size: Outputs | int | None = None if state == "skipped" else outputs
@@ -581,7 +581,7 @@ class Scheduler:
         self._step_ended(number, work)
 
     def _make(self, number: int, work: PreparedStep, outputs: Outputs, state: Any, is_marked: bool) -> None:
-        """The outputs are large: a thread prepares them for storing, and the step is over after that."""
+        """Let a thread prepare large outputs for storing, and finish the step after that."""
         cache, path, is_pure = self.run.cache, self.prefix + work.step.id, number not in self._impure
 
         async def made() -> None:
@@ -602,11 +602,11 @@ class Scheduler:
         self._tasks[number] = self._loop.create_task(made())
 
     def _mark_own(self, number: int, work: PreparedStep) -> None:
-        """The result of this step is only valid in this run."""
+        """Mark the result of this step as valid only in this run."""
         self.depends.join(number, [self.run.turn.encode(), self.prefix.encode(), work.step.id.encode()])
 
     def _fail(self, number: int, work: PreparedStep, error: BaseException) -> None:
-        """A step is over, with an error; its branch is skipped unless the file says otherwise."""
+        """Finish a step with an error; its branch is skipped unless the file says otherwise."""
         run, how = self.run, work.step.exec
         if isinstance(error, NothingCame) or any(reader.is_skipped for reader in self.streams.readers(number)):
             self.streams.end(number, error, is_handled=True)

@@ -315,7 +315,7 @@ class RunStore:
         return [run for row in rows if (run := self._from_row(row)) is not None]
 
     def get(self, run_id: str) -> StoredRun | None:
-        """One run, or None. Raises StateDamaged: its data cannot be read (STATE_DAMAGED)."""
+        """A stored run, or None. Raises StateDamaged: its data cannot be read (STATE_DAMAGED)."""
         if not is_run_id(run_id):
             return None
         row = self._row(run_id)
@@ -381,7 +381,7 @@ class RunStore:
         return self._to_end(run, run.state, after)
 
     def _end_events(self, run: StoredRun) -> None:
-        """Before resuming a run whose process died: complete the database with what the process could not write."""
+        """Complete the database before resuming a run whose process died: add what that process could not write."""
         if run.state in _ENDED:
             return
         state = "interrupted" if run.state == "running" else run.state  # the journal is that of this process already
@@ -508,7 +508,7 @@ def _text(value: Any) -> str:
 
 
 def _decoded(text: bytes) -> str:
-    """JSON as SQLite takes it: half a character is written as its escape."""
+    """Decode JSON for SQLite: half a character is written as its escape."""
     try:
         return text.decode()
     except UnicodeDecodeError:

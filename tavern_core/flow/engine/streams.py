@@ -70,7 +70,7 @@ class StepStreams:
 
     @contextmanager
     def paused(self, number: int) -> Iterator[None]:
-        """A step that waits for another node does not read meanwhile; its writers, which the other may need, continue."""
+        """Pause the reading of a step that waits for another node; its writers, which the other may need, continue."""
         self.pause(number, 1)
         try:
             yield
@@ -78,7 +78,7 @@ class StepStreams:
             self.pause(number, -1)
 
     def end(self, number: int, error: BaseException | None = None, *, is_handled: bool = False) -> None:
-        """A step is over: it neither writes nor reads any more. `is_handled`: its readers are skipped if they fail."""
+        """End all writing and reading of a step. `is_handled`: its readers are skipped if they fail."""
         if self._channels:
             for channel in self._channels.pop(number, {}).values():
                 channel.is_handled |= is_handled
@@ -88,7 +88,7 @@ class StepStreams:
                 reader.leave()
 
     def end_all(self, error: BaseException) -> None:
-        """The scheduler is over."""
+        """End all streams, because the scheduler is over."""
         for number in list(self._channels):
             self.end(number, error)
 

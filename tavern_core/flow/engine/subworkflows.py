@@ -73,7 +73,7 @@ async def _inside(
     scope: SchedulerPart, work: PreparedStep, inner: PreparedPlan, inputs: Mapping[str, Any], marks: list[bytes],
     *, at: int | None = None, out: Mapping[str, Channel] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run of the inner workflow of a step, of a map or loop number `at`; its dependencies are added to `marks`."""
+    """Run the inner workflow of a step once, of a map or loop number `at`; its dependencies are added to `marks`."""
     name = work.step.id if at is None else f"{work.step.id}/{at}"
     child = scope.child(inner, f"{scope.prefix}{name}/", interface_values(inner, inputs), out)
     if out is not None:
@@ -121,7 +121,7 @@ def input_mismatch(slot: Slot, value: Any) -> str:
 async def _each(
     scope: SchedulerPart, work: PreparedStep, inner: PreparedPlan, inputs: dict[str, Any], marks: list[bytes]
 ) -> dict[str, Any]:
-    """Once for each item, several at the same time; the answers are in the order of the items."""
+    """Run the inner workflow for each item, several at the same time; the answers have the order of the items."""
     items = inputs.pop("items", None)
     if not isinstance(items, list | tuple):
         raise MismatchedInput("items", f"takes a list, got {type(items).__name__}")
@@ -163,7 +163,7 @@ async def _each(
 async def _again(
     scope: SchedulerPart, work: PreparedStep, inner: PreparedPlan, inputs: dict[str, Any], marks: list[bytes]
 ) -> dict[str, Any]:
-    """Repeatedly: outputs become the inputs of the same name, until the output `done` (or `until`) is true.
+    """Run the inner workflow until its output `done` (or `until`) is true; outputs become the inputs of the same name.
 
     Raises:
         BudgetExceeded: it was not done after `maxIterations` rounds (BUDGET_EXCEEDED).
