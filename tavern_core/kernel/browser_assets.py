@@ -1,4 +1,4 @@
-"""A plugin's browser part, as data: where its files are served and which there are (seed 000 §15.1, §15.3).
+"""The browser part of a plugin, as data: its files and the paths at which they are served (seed 000 §15.1, §15.3).
 
     /plugins/<name>/<file>      a file below the plugin's asset folder
                                 type vite: `build.outputDir`, else the folder of `build.entry`; type vanilla: `rootDir`
@@ -32,14 +32,14 @@ FrontendPart = Literal["build", "vanilla"]
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file that the browser loads."""
+    """A file that the browser loads."""
 
     kind: Literal["entry", "style"]
     url: str
     file: str
     """Relative to plugin.yaml."""
     problem: str = ""
-    """Why there is no such file; empty when it is there."""
+    """The reason why there is no such file; empty if it exists."""
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "url": self.url, "file": self.file, "problem": self.problem or None}
@@ -47,7 +47,7 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """One plugin as the console sees it."""
+    """A plugin as the console sees it."""
 
     name: str
     display_name: str
@@ -101,7 +101,7 @@ def extension(manifest: Manifest, folder: Path | None, may: Callable[[str], bool
     """The browser part of `manifest`, limited to the grants.
 
     Args:
-        folder: where plugin.yaml is; None: unknown (a zip), its files are then not looked at.
+        folder: the folder of plugin.yaml; None: unknown (a zip), its files are then not checked.
         may: whether a permission is declared and granted.
     """
     asked = frozenset(p for p in requested_permissions(manifest) if p.startswith(_BROWSER))
@@ -137,7 +137,7 @@ def _assets(name: str, frontend: Frontend, folder: Path | None) -> Iterable[Asse
 
 
 def served_file(frontend: Frontend, part: FrontendPart, file: str) -> tuple[str, str]:
-    """Where an entry or style is: relative to plugin.yaml, and below the folder that is served. It may be written in both ways."""
+    """The paths of an entry or style: relative to plugin.yaml, and below the served folder. Either may be written."""
     if part == "vanilla":
         assert frontend.vanilla is not None
         written = frontend.vanilla.root_dir
@@ -150,7 +150,7 @@ def served_file(frontend: Frontend, part: FrontendPart, file: str) -> tuple[str,
 
 
 def _below(file: str, root: str) -> str:
-    """`file` relative to the asset folder; both spellings are common: with the folder before it, and without."""
+    """`file` relative to the asset folder; it may be written with or without that folder."""
     return file.removeprefix(f"{root}/") if root else file
 
 

@@ -1,4 +1,4 @@
-"""What the host found and a person should know. Never raised, never unbounded."""
+"""Findings of the host that a person should know. Never raised, never unbounded."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Diagnostics:
         severity: Severity = "warning",
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep one diagnostic and log it."""
+        """Store a diagnostic and log it."""
         self.put(Diagnostic(code, message, plugin, hint, severity, details or {}))
 
     def add_finding(self, finding: Finding, *, plugin: str = "", severity: Severity | None = None) -> None:
-        """Keep what is wrong in a file.
+        """Store a problem of a file.
 
         Args:
             severity: None: the finding's own.
@@ -58,10 +58,10 @@ class Diagnostics:
         self.add(finding.code, finding.located, plugin=plugin, hint=finding.hint, severity=severity)
 
     def of_damage(self, lost: str, hint: str = "check what was running") -> Callable[[Path, Path], None]:
-        """Keeps a diagnostic of a corrupt store: called with its old name and the one that it, or its copy, was given.
+        """Return a callback that reports a corrupt store: it gets the old name, and that of the renamed file or copy.
 
         Args:
-            lost: what was in it.
+            lost: the content of the store.
         """
 
         def damaged(path: Path, aside: Path) -> None:
@@ -73,7 +73,7 @@ class Diagnostics:
         return damaged
 
     def put(self, diagnostic: Diagnostic, *, found: bool = False, judged: bool = False, quiet: bool = False) -> None:
-        """Keep one diagnostic and log it.
+        """Store a diagnostic and log it.
 
         Args:
             quiet: only on request: in the log at level DEBUG, whatever its severity.
@@ -114,7 +114,7 @@ class Diagnostics:
             self.put(diagnostic, judged=True)
 
     def _without_secrets(self, diagnostic: Diagnostic) -> Diagnostic:
-        """What it quotes may be anything: an exception of a plugin, a line of a file."""
+        """Remove secrets. A diagnostic may quote anything: an exception of a plugin, a line of a file."""
         known = () if self._known_secrets is None else tuple(self._known_secrets.values)
         message, hint = (
             sayable(redact_sentence(diagnostic.message, known)),
@@ -125,7 +125,7 @@ class Diagnostics:
         return replace(diagnostic, message=message, hint=hint)
 
     def forget(self, plugin: str) -> None:
-        """Drop what was found about one plugin, e.g. before it is activated again; what is in its files stays."""
+        """Drop the diagnostics of a plugin, e.g. before it is activated again; those about its files stay."""
         with self._lock:
             stays = self._found | self._checked
             for key in [k for k, d in self._diagnostics.items() if d.plugin == plugin and k not in stays]:

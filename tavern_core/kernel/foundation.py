@@ -21,7 +21,7 @@ from tavern_core.model.config import HostConfig
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What parts of a host let each other know."""
+    """The signals between the parts of a host."""
 
     tools: Signal
     """Cached results about tools are stale: registry, hooks, lists, grants or listeners have changed."""
@@ -34,10 +34,10 @@ class Signals:
 
 
 class Foundation:
-    """Configuration, records of what happens, and how code is run."""
+    """Configuration, records of events, and the ways to run code."""
 
     def __init__(self, loaded: LoadedConfig, *, version: str, is_safe_mode: bool) -> None:
-        """Prepare the state folder and begin with what everything else needs; no plugin code runs.
+        """Prepare the state folder and create the parts that all others need; no plugin code runs.
 
         Raises:
             StateDamaged: the state folder cannot be used (STATE_DAMAGED).
@@ -63,9 +63,9 @@ class Foundation:
         self.tool_threads: Final = ThreadPool(threads, "tavern-tool", stuck.report)
         self.hook_threads: Final = ThreadPool(threads, "tavern-hook", stuck.report)
         self.mode: Final = LoopMode(self.tool_threads, self.hook_threads)
-        """How code is run for callers in an event loop."""
+        """Runs code for callers in an event loop."""
         self.inline: Final = InlineMode(self.hook_threads, self.portal)
-        """How code is run for sync callers."""
+        """Runs code for sync callers."""
 
     @property
     def config(self) -> HostConfig:
@@ -79,11 +79,11 @@ class Foundation:
 
     @property
     def file(self) -> str:
-        """What messages call the configuration."""
+        """The name of the configuration in messages."""
         return self.loaded.project_file.name if self.loaded.project_file else "tavern.yaml"
 
     def become_copy(self, owner: int) -> None:
-        """In a forked child: no thread came along, and what else there is belongs to process `owner`, which opened the host."""
+        """In a forked child: it has no threads, and all else belongs to process `owner`, which opened the host."""
         self.portal.become_copy(owner)
         self.tool_threads.become_copy(owner)
         self.hook_threads.become_copy(owner)

@@ -1,4 +1,4 @@
-"""Which tools exist, which plugin contributed them, who may see them, and the compiled plan of each.
+"""The tools of a host: the plugin that contributed each, its visibility, and its compiled plan.
 
 Entries are stored per plugin, in the plugins' order of precedence. The shared map is rebuilt from them and replaced as a whole.
 So a reader never sees half a change, and the winner of a clash does not depend on the order of registration.
@@ -22,7 +22,7 @@ from tavern_core.model.tool import ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class RegistryEntry:
-    """One id that is known: with its tool, with a factory, or only declared."""
+    """A known id: with its tool, with a factory, or only declared."""
 
     id: str
     plugin: str
@@ -33,7 +33,7 @@ class RegistryEntry:
 
 @dataclass(frozen=True, slots=True)
 class _RegistrySnapshot:
-    """One consistent picture of all entries."""
+    """A consistent snapshot of all entries."""
 
     entries: Mapping[str, RegistryEntry]
     aliases: Mapping[str, str]
@@ -65,7 +65,7 @@ class Registry:
     Args:
         changed: emitted after each change, with the lock held.
         aliases: the operator's, alias → id (`tools.aliases`).
-        file: how messages call the configuration.
+        file: the name of the configuration in messages.
     """
 
     def __init__(self, diagnostics: Diagnostics, changed: Signal, aliases: Mapping[str, str], file: str) -> None:
@@ -112,7 +112,7 @@ class Registry:
         return self._by_plugin.get(plugin, ((), {}))[0]
 
     def shadowed(self) -> Mapping[str, str]:
-        """``plugin:tool`` that lost a clash → why."""
+        """``plugin:tool`` that lost a clash → reason."""
         self._snapshot()
         return self._hidden
 
@@ -232,7 +232,7 @@ class Registry:
     def _add_aliases(
         self, plugin: str, entries: Mapping[str, RegistryEntry], aliases: dict[str, str], loose: dict[str, set[str]]
     ) -> dict[str, str]:
-        """Add the aliases of a plugin's tools to `aliases` and `loose`; returns those that another has, and why they are hidden."""
+        """Add the aliases of a plugin's tools to `aliases` and `loose`; returns taken ones, and why they are hidden."""
         hidden = {}
         for alias, target in self._by_plugin[plugin][1].items():
             if target not in entries or entries[target].plugin != plugin:
@@ -274,7 +274,7 @@ class Registry:
         return given, mismatches, disputed
 
     def _taken(self, alias: str, target: str, loose: Mapping[str, set[str]]) -> str:
-        """Why an alias of the configuration would mean two things; empty when it means `target` alone."""
+        """The reason why an alias of the configuration would mean two things; empty if it means only `target`."""
         if others := sorted(loose.get(fold(alias), set()) - {target}):
             return f"{alias!r} is the name or an alias of {others[0]!r} already; the alias is not used"
         if plugin := next((name for name in self._by_plugin if fold(name) == fold(alias)), None):

@@ -24,13 +24,13 @@ class Subscribers(Generic[T]):
         """All of them; another tuple after each change."""
 
     def add(self, entry: T) -> Callable[[], None]:
-        """Add one; returns a function that ends it."""
+        """Add a subscription; returns a function that ends it."""
         with self._lock:
             self.current += (entry,)
         return lambda: self.drop(lambda one: one is entry)
 
     def drop(self, which: Callable[[T], bool]) -> None:
-        """End those that `which` names."""
+        """End the subscriptions that `which` selects."""
         with self._lock:
             self.current = tuple(one for one in self.current if not which(one))
 
@@ -44,7 +44,7 @@ class Signal:
         self._subscribers = Subscribers[Callable[[], None]]()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback()` each time the signal is emitted, from now on, until what comes back is called."""
+        """Call `callback()` each time the signal is emitted; returns a function that ends the subscription."""
         return self._subscribers.add(callback)
 
     def emit(self) -> None:

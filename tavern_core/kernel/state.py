@@ -1,4 +1,4 @@
-"""What of a host outlives its process."""
+"""The state of a host that outlives its process."""
 
 from __future__ import annotations
 

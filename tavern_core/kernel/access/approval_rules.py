@@ -1,4 +1,4 @@
-"""Which tools need an approval: the section `approval` of tavern.yaml.
+"""Rules for tools that need an approval: the section `approval` of tavern.yaml.
 
     approval:
       ask: ["file-operator:*", "capability:write:db"]
@@ -38,7 +38,7 @@ class ApprovalRule:
 
     decision: Literal["deny", "ask"]
     place: str
-    """Where it is: ``approval.ask[0]``, or ``the tool``."""
+    """The place of the rule: ``approval.ask[0]``, or ``the tool``."""
     reason: str
 
 
@@ -51,7 +51,7 @@ class _Entry:
     """None for a capability."""
 
     def rank(self, tool: ToolSpec, names: ToolNames) -> Rank | None:
-        """How specifically it names the tool; None when it does not."""
+        """The specificity with which the entry names the tool; None if it does not name it."""
         if self.matcher is None:
             wanted = self.written.strip()[len(CAPABILITY) :]
             named = any(forbids((wanted,), capability) for capability in tool.capabilities)
@@ -74,7 +74,7 @@ class ApprovalRules:
                     self._entries.append(_Entry(decision, f"{place}[{index}]", entry, matcher))
 
     def of(self, tool: ToolSpec) -> ApprovalRule | None:
-        """Whether calls of `tool` are refused or need approval; None when they run without it."""
+        """The rule by which calls of `tool` are refused or need approval; None if they run without it."""
         best: tuple[Rank, int, _Entry] | None = None
         names = ToolNames.of(tool) if self._entries else None
         for entry in self._entries:

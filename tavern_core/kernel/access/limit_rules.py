@@ -1,4 +1,4 @@
-"""Which limits of tavern.yaml hold for a tool: the sections `tools`, `plugins`, `upstreams` and `callers` of `limits`.
+"""Limits of tavern.yaml for tools: the sections `tools`, `plugins`, `upstreams` and `callers` of `limits`.
 
     limits:
       tools: {"text:*": {rate: 100/minute}, "text:count": {concurrency: 2}}
@@ -6,8 +6,8 @@
       upstreams: {api.example.org: {rate: 10/second}, clock: {breaker: {failures: 5}}}
       callers: {"*": {rate: 60/minute}, "role:batch": {concurrency: 1}}
 
-An entry of `tools` is one of `tool_selectors`. All that name a tool hold; where two say something about the same, the
-more specific one does, and any of them goes before what the tool says itself.
+An entry of `tools` is one of `tool_selectors`. All entries that name a tool apply; where two set the same limit, the
+more specific one does, and any of them has precedence over the tool's own definition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWN: Final = "the tool"
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """Limits, and where they are: ``limits.tools.text:count``, or ``the tool``."""
+    """Limits, and their place: ``limits.tools.text:count``, or ``the tool``."""
 
     place: str
     limits: ToolLimits
@@ -44,7 +44,7 @@ class LimitRules:
         self._upstreams = {name.lower(): rule.limits() for name, rule in config.upstreams.items()}
 
     def of_tool(self, tool: ToolSpec) -> tuple[LimitRule, ...]:
-        """What holds for the tool alone: most specific first, its own last."""
+        """The limits of the tool alone: most specific first, its own last."""
         names = ToolNames.of(tool)
         found = [
             (rank, LimitRule(f"limits.tools.{entry}", limits))
@@ -55,18 +55,18 @@ class LimitRules:
         return (*rules, LimitRule(OWN, tool.limits)) if tool.limits != NO_LIMITS else tuple(rules)
 
     def of_plugin(self, tool: ToolSpec) -> LimitRule | None:
-        """What all tools of its plugin share."""
+        """The limits that all tools of its plugin share."""
         found = self._plugins.get(plugin_key(tool.plugin))
         return None if found is None else LimitRule(f"limits.plugins.{found[0]}", found[1])
 
     def of_upstream(self, tool: ToolSpec) -> LimitRule | None:
-        """What all tools of its upstream share."""
+        """The limits that all tools of its upstream share."""
         name = next((name for name in (tool.described_by, _host_of(tool)) if name in self._upstreams), "")
         return LimitRule(f"limits.upstreams.{name}", self._upstreams[name]) if name else None
 
 
 def upstream_of(tool: ToolSpec) -> str:
-    """The system behind a tool: the name of its upstream, else the host and port of its endpoint; empty for one that has none."""
+    """The system behind a tool: the name of its upstream, else host and port of its endpoint; empty: it has none."""
     return tool.described_by or _host_of(tool)
 
 

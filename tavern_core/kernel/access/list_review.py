@@ -85,7 +85,7 @@ class ListReview:
         return [*self._ids, *self._aliases, *self._plugins, *local_names]
 
     def findings(self) -> Iterator[Finding]:
-        """Everything in the lists that cannot mean what it says."""
+        """All entries of the lists that cannot have their apparent meaning."""
         yield from self._review_list("tools.allow", self._config.allow, wide=False, reads=True)
         yield from self._review_list("tools.only", self._config.only or (), wide=False, reads=True)
         yield from self._review_list("tools.deny", self._config.deny, wide=True, reads=True)

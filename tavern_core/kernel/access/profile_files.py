@@ -1,8 +1,8 @@
-"""Where profiles come from: the folders of tavern.yaml.
+"""Agent profiles in files: the folders of tavern.yaml.
 
-A folder holds ``<name>.json`` or ``<name>/agent_profile.json``. Names are looked up among the files that are there: no
-path is ever made from a name, so none can leave the folders. Files are read on request, and again after a change.
-A program may also name a file itself (`read`) or say what the profile is (`profile_of`).
+A folder holds ``<name>.json`` or ``<name>/agent_profile.json``. Names are looked up among the existing files: no path
+is ever made from a name, so none can leave the folders. Files are read on request, and again after a change. A program
+may also name a file itself (`read`) or pass the content of a profile (`profile_of`).
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class ProfileFiles:
         return found
 
     def _load(self, path: Path, name: str, *, is_bound: bool) -> tuple[AgentProfile, tuple[Finding, ...]]:
-        """What a file says, read again when it has changed.
+        """Read a profile file, again if it has changed.
 
         Args:
-            name: of a profile that gives none.
-            is_bound: it was found by this name and can have no other.
+            name: the name of a profile without one in its file.
+            is_bound: whether it was found by this name and can have no other.
         """
         from tavern_core.kernel.access.profiles import CODE, parse_profile
 

@@ -43,7 +43,7 @@ _MOST_HINTS: Final = 20
 """Missing tools for which a similar name is looked up: that takes long in a large inventory."""
 _LONGEST_ID: Final = 300
 CALL_TOOL: Final = "call_tool"
-"""The tool with which MCP clients call a tool that the search has found, if only the search is listed."""
+"""The tool with which MCP clients call a found tool, if only the search is listed."""
 _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _FIELDS: Final = tuple(AgentProfile.model_fields)
 _OTHER_SPELLINGS: Final = frozenset(to_camel(name) for name in _FIELDS if name != INVENTORY)
@@ -57,7 +57,7 @@ class Profile:
     tools: tuple[str, ...]
     """Ids of the tools that exist, in the order of the inventory, each once."""
     capabilities: frozenset[str] | None = None
-    """What the agent's calls may use at most; None: the profile sets no limit."""
+    """The capabilities that the agent's calls may use; None: the profile sets no limit."""
     description: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     resolved: Mapping[str, ToolSpec] = field(default_factory=dict)
@@ -67,11 +67,11 @@ class Profile:
     is_partial: bool = False
     """A resolver failed; a later request may succeed."""
     language: Language | None = None
-    """In which its manual and feedback are written; None: that of the host."""
+    """The language of its manual and feedback; None: that of the host."""
     wire_names: Mapping[str, str] = field(default_factory=dict)
     """Tool id → the name under which MCP clients see it; only names that can be used."""
     listing: Literal["all", "search"] = "all"
-    """What MCP clients see: every tool, or one that finds tools and one that calls them."""
+    """The tools that MCP clients see: every tool, or one that finds tools and one that calls them."""
     written: AgentProfile = AgentProfile()
     """As written: model, prompt, budget and the rest."""
     _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
@@ -85,7 +85,7 @@ class Profile:
 
 
 ProfileLike = str | PathLike[str] | Mapping[str, Any] | AgentProfile | Profile
-"""How a program says which profile it means: a name, the path of an agent_profile.json, its content, or a resolved one."""
+"""A program's reference to a profile: a name, the path of an agent_profile.json, its content, or a resolved one."""
 
 
 def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:
@@ -93,8 +93,8 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
 
     Args:
         text: the file's content; UTF-8, at most 1 MB.
-        file: how messages call it.
-        name: the profile's name where the file gives none.
+        file: the name of the file in messages.
+        name: the profile's name if the file sets none.
 
     Returns:
         the profile, and warnings (keys that look like misspelt ones of ours).
@@ -121,12 +121,12 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
 
 
 def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: Location) -> Iterator[Finding]:
-    """Keys of other systems are kept and mean nothing here, which is reported: a misspelt one would be ignored without a word.
+    """Warnings about unknown keys, which have no effect: without one, a misspelt key would be ignored silently.
 
     Args:
-        data: a profile as it was written.
-        locate: where one of its keys is.
-        whole: where it is itself.
+        data: a profile as written.
+        locate: returns the place of one of its keys.
+        whole: the place of the profile.
     """
     for key in islice(data, _MOST_KEYS):
         if key in _FIELDS or key in _OTHER_SPELLINGS or key.startswith("$"):
@@ -140,7 +140,7 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
 
 
 def _listed(search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
-    """The tools of the inventory, in its order, and what is wrong with its entries."""
+    """The tools of the inventory, in its order, and the problems of its entries."""
     tools: dict[str, None] = {}
     findings: list[Finding] = []
     for index, written in enumerate(search.profile.tool_ids_inventory[:MOST_TOOLS]):
@@ -157,7 +157,7 @@ def _listed(search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
 
 
 class ToolLookup(Protocol):
-    """Where the tools of an inventory are looked up."""
+    """Looks up the tools of an inventory."""
 
     def find(self, written: str, /) -> str | None:
         """The id of a registered tool for any accepted spelling of it."""
@@ -169,7 +169,7 @@ class ToolLookup(Protocol):
         """Prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...)."""
 
     def absent(self, written: str, /) -> UnresolvedItem | None:
-        """Why a tool is not there, where more is known than that."""
+        """The reason why a tool is missing, if it is known."""
 
 
 def resolve_profile(profile: AgentProfile, lookup: ToolLookup) -> Profile:
@@ -202,7 +202,7 @@ def resolve_profile(profile: AgentProfile, lookup: ToolLookup) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedItem:
-    """Why an item of the inventory stands for no tool."""
+    """The reason why an item of the inventory names no tool."""
 
     message: str
     hint: str
@@ -227,7 +227,7 @@ class _InventorySearch:
         return f"profile {self.profile.name}"
 
     def look_up(self, written: str) -> str | UnresolvedItem:
-        """The id that `written` stands for: a registered tool, else one that the resolver of its prefix knows."""
+        """The id that `written` names: a registered tool, else a tool that the resolver of its prefix knows."""
         if not written:
             return UnresolvedItem("an empty id", "remove it")
         if len(written) > _LONGEST_ID:
@@ -244,7 +244,7 @@ class _InventorySearch:
         return self._unknown(written, prefix)
 
     def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | UnresolvedItem:
-        """A resolver is a plugin's code: any error it raises affects only this item."""
+        """Ask a resolver. It is a plugin's code: any error it raises affects only this item."""
         try:
             tool = resolver.resolve(local)
             names = [] if tool is not None else [f"{prefix}:{name}" for name in resolver.names()]
@@ -318,7 +318,7 @@ def _unknown_capabilities(profile: AgentProfile, file: str) -> Iterator[Finding]
 def usable_wire_names(
     profile: AgentProfile, tools: Collection[str], find: Callable[[str], str | None] = lambda written: None
 ) -> tuple[dict[str, str], list[Finding]]:
-    """The entries of `wire_names` that can be used, and why the others cannot be.
+    """The entries of `wire_names` that can be used, and the reasons against the others.
 
     Args:
         tools: ids of the tools of the inventory.

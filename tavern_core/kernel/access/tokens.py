@@ -1,8 +1,8 @@
-"""`tavern.tokens`: what a caller from another process shows, and what it lets that caller do.
+"""`tavern.tokens`: the credentials of callers from other processes, and the permissions of each.
 
-    tvn_<id>_<secret>       shown once; kept is the SHA-256 of the secret, so that readers of the state folder cannot use it
+    tvn_<id>_<secret>       shown once; only the SHA-256 of the secret is stored, so that it cannot be read and used
 
-A token names a principal and exactly what it may do. It holds for one audience: a server takes only those made for it.
+A token names a principal and its exact permissions. It is valid for one audience: a server accepts only its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Token:
     """Seconds since the epoch, UTC; 0: never."""
 
     def context(self) -> CallContext:
-        """A new call of its holder, with exactly these rights."""
+        """A new context of its holder, with exactly these rights."""
         return CallContext(
             principal=self.principal,
             permissions=self.permissions,
@@ -66,7 +66,7 @@ class Token:
         )
 
     def approving(self) -> CallContext | None:
-        """The person who approves at its client; None: there is none."""
+        """The context of the person who approves at its client; None: there is none."""
         return CallContext(principal=self.approver, roles=frozenset({"approver"})) if self.approver else None
 
     def to_json(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Token:
 
 
 def refuse_useless(permissions: Iterable[str]) -> None:
-    """Raises UsageError: a permission allows nothing (USAGE)."""
+    """Refuse permissions that allow nothing. Raises UsageError (USAGE)."""
     if useless := sorted(entry for entry in permissions if entry.startswith("danger") and "*" in entry):
         raise UsageError(
             f"{useless[0]!r} allows nothing: no pattern covers it", hint="name danger:destructive literally"
@@ -112,21 +112,21 @@ class Tokens:
         name: str = "",
         days: float | None = None,
     ) -> tuple[Token, str]:
-        """Make a token.
+        """Create a token.
 
         Args:
-            principal: whose calls they are: ``agent:claude``, ``user:ann``.
+            principal: the caller of its calls: ``agent:claude``, ``user:ann``.
             permissions: capabilities that its calls may use, ``danger:*`` among them only in full.
             profile: name of the agent profile that decides its inventory.
-            approver: who sits at the client and may approve what it calls, e.g. ``user:ann``; not `principal` itself.
-            audience: which server takes it: its `mcp.audience`.
-            days: how long it holds; None: until it is revoked.
+            approver: the person at the client who may approve its calls, e.g. ``user:ann``; not `principal` itself.
+            audience: the server that accepts it, by `mcp.audience`.
+            days: how long it is valid; None: until it is revoked.
 
         Returns:
             The token, and its text, which cannot be shown again.
 
         Raises:
-            UsageError: something is not what it should be (USAGE).
+            UsageError: an argument is invalid (USAGE).
         """
         _check(principal, approver, audience, days)
         now, id_, secret = time.time(), secrets.token_hex(6), secrets.token_urlsafe(32)
@@ -141,12 +141,12 @@ class Tokens:
         return made, f"tvn_{id_}_{secret}"
 
     def list(self) -> tuple[Token, ...]:
-        """The tokens that hold, newest first."""
+        """The valid tokens, newest first."""
         found = map(_token, self._records.list(KIND, most=10_000))
         return tuple(one[0] for one in found if one is not None)
 
     def revoke(self, token: str) -> None:
-        """Let a token hold no more, in every process, at once.
+        """Revoke a token in every process, at once.
 
         Args:
             token: its id.
@@ -159,7 +159,7 @@ class Tokens:
             raise TokenNotFound(f"there is no token {token!r:.80}", hint=near or "`tavern tokens list` shows them")
 
     def verify(self, text: str, audience: str = AUDIENCE) -> Token | None:
-        """The token behind its text; None: there is none, it is over, or it is for another audience."""
+        """The token with this text; None: there is none, it has expired, or it is for another audience."""
         found = _WRITTEN.fullmatch(text) if isinstance(text, str) and len(text) < 100 else None
         record = None if found is None else self._records.get(KIND, found[1])
         stored = None if record is None else _token(record)
@@ -177,7 +177,7 @@ class Tokens:
         return await asyncio.to_thread(self.verify, text, audience)
 
     async def still_holds(self, token: Token) -> bool:
-        """Whether a token that was verified earlier was neither revoked since nor is over."""
+        """Whether a token that was verified earlier has neither been revoked nor expired since."""
         quick = self._records.is_quick
         get = self._records.get
         record = get(KIND, token.id) if quick else await asyncio.to_thread(get, KIND, token.id)
@@ -186,10 +186,10 @@ class Tokens:
 
 
 def check_principal(principal: object) -> None:
-    """Refuse a name that no caller from outside can have.
+    """Refuse a name that no outside caller can have.
 
     Raises:
-        UsageError: it is none, or one of the host's own (USAGE).
+        UsageError: it is not a principal, or is reserved for the host (USAGE).
     """
     if not isinstance(principal, str) or not principal.strip() or not principal.isprintable():
         raise UsageError(f"{principal!r:.80} is not a principal", hint='tavern.tokens.create("agent:claude")')

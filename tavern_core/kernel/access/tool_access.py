@@ -40,7 +40,7 @@ class AccessVerdict:
     reason: str = ""
     """A sentence that names the entry of the list; empty when allowed."""
     rule: str = ""
-    """Where the rule is: ``tools.deny[0]``, ``callers.role:guest.allow``, ``profile:writer``."""
+    """The place of the rule: ``tools.deny[0]``, ``callers.role:guest.allow``, ``profile:writer``."""
     fix: str = ""
     """The change that would allow it."""
 
@@ -53,7 +53,7 @@ class AccessVerdict:
 
 ALLOWED: Final = AccessVerdict(True)
 UNKNOWN: Final = "*"
-"""The key of `callers` for whom no other key names."""
+"""The key of `callers` for callers that no other key names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class AccessPolicy:
         return ALLOWED
 
     def for_tool(self, tool: ToolSpec | str) -> ToolAccess:
-        """Work out who may use `tool`; a tool of which only the id is known counts as not optional."""
+        """Compute who may use `tool`; a tool of which only the id is known counts as not optional."""
         names, tool_id = ToolNames.of(tool), _id_of(tool)
         denied: dict[str, AccessVerdict] = {}
         not_allowed: dict[str, AccessVerdict] = {}
@@ -190,7 +190,7 @@ class AccessPolicy:
         return is_source(tool) and self._trusted.match(names) is None
 
     def tool_groups(self, tools: Iterable[ToolSpec]) -> PluginToolGroups:
-        """What the groups of lists mean: ``group:plugins``, a plugin's name, the named ones; names are normalised."""
+        """The members of the groups in lists: ``group:plugins``, a plugin's name, named ones; names are normalised."""
         groups = {
             name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], self._targets, wide=False)
             for name in self._targets.groups
@@ -299,8 +299,10 @@ def caller_keys(context: CallContext, profile: Profile | None) -> list[str]:
 
 
 def own_keys(context: CallContext, profile: Profile | None = None) -> list[str]:
-    """`caller_keys` for what a key gives: a principal that reads like a role does not have that role, nor is one called
-    `host` the host."""
+    """`caller_keys` without keys that the caller does not own.
+
+    A principal that reads like a role does not have that role, and a principal called `host` is not the host.
+    """
     keys = caller_keys(context, profile)
     is_claim = context.principal.startswith(("role:", "profile:")) or (
         context.principal == HOST_PRINCIPAL and not context.is_host

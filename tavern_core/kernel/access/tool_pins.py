@@ -66,7 +66,7 @@ class ToolPins:
 
     Args:
         home: the folder.
-        on_damage: called with what is wrong with their file.
+        on_damage: called with the problem of their file.
     """
 
     def __init__(self, home: Path, on_damage: Callable[[Finding], None] = lambda finding: None) -> None:
@@ -78,14 +78,14 @@ class ToolPins:
         self._pins: dict[str, dict[str, Any]] = {}
 
     def check(self, tool: ToolSpec, wanted: ToolList | None, known: Collection[str]) -> None:
-        """Return when a tool is not pinned, or is as it was reviewed. The first definition under `tools.pin` is stored.
+        """Return if a tool is not pinned, or unchanged since its review; stores a first definition under `tools.pin`.
 
         Args:
             wanted: `tools.pin`; None: not configured.
             known: the ids of all tools, to distinguish a renamed tool from a new one.
 
         Raises:
-            ToolQuarantined: it is not, or the pins cannot be read (TOOL_QUARANTINED).
+            ToolQuarantined: it has changed, or the pins cannot be read (TOOL_QUARANTINED).
             StateDamaged: the pins cannot be written (STATE_DAMAGED).
         """
         is_wanted = wanted is not None and wanted.match(ToolNames.of(tool)) is not None
@@ -108,7 +108,7 @@ class ToolPins:
         self._store({tool.id: now})
 
     def changed(self, tools: Iterable[ToolSpec]) -> set[str]:
-        """The ids of those that are not as they were reviewed."""
+        """The ids of the tools that have changed since their review."""
         pins = self._read()
         return {tool.id for tool in tools if tool.id in pins and pins[tool.id] != definition(tool)} if pins else set()
 
@@ -118,11 +118,11 @@ class ToolPins:
         return self._signature is not None and self._signature != self._file.signature()
 
     def pin(self, tools: Iterable[ToolSpec]) -> None:
-        """Take these definitions as reviewed. Raises StateDamaged."""
+        """Record these definitions as reviewed. Raises StateDamaged."""
         self._store({tool.id: definition(tool) for tool in tools})
 
     def unpin(self, tools: Iterable[str]) -> None:
-        """Forget pins.
+        """Remove pins.
 
         Raises:
             ToolNotFound: a tool is not pinned (TOOL_NOT_FOUND).
@@ -139,7 +139,7 @@ class ToolPins:
         """Every pin, compared with the present tools.
 
         Args:
-            tools: id → the tool; None: it is there, and only its code knows it.
+            tools: id → the tool; None: it exists, and only its code knows it.
 
         Raises:
             StateDamaged: the pins cannot be read (STATE_DAMAGED).
@@ -184,7 +184,7 @@ def definition(tool: ToolSpec) -> dict[str, Any]:
 
 
 def differences(before: Any, after: Any) -> list[Difference]:
-    """Where two definitions differ; at most fifty places."""
+    """The places at which two definitions differ; at most fifty."""
     return list(_differences(before, after, ""))[:_MOST_SHOWN]
 
 

@@ -1,4 +1,4 @@
-"""Lists of tools as people write them in tavern.yaml: what an entry means and which tools it names.
+"""Lists of tools as people write them in tavern.yaml: the meaning of an entry, and the tools that it names.
 
     text:count  text.count  text/count   one tool, in any accepted spelling; upper and lower case, `_` and `-` do not matter
     count                                every tool of this local name
@@ -51,7 +51,7 @@ def plugin_key(plugin: str) -> str:
 
 
 def host_keys(plugins: Iterable[str]) -> frozenset[str]:
-    """How the host's own tools are recognised: their plugins, and the namespaces that no plugin may have."""
+    """The keys that identify the host's own tools: their plugins, and the namespaces that no plugin may have."""
     return frozenset(plugin_key(plugin) for plugin in (*plugins, *RESERVED_NAMESPACES))
 
 
@@ -90,7 +90,7 @@ class ToolNames:
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
-    """One compiled list. `place` is its location, e.g. ``tools.deny``."""
+    """A compiled list. `place` is its location, e.g. ``tools.deny``."""
 
     place: str
     entries: tuple[str, ...]
@@ -141,11 +141,11 @@ class ToolList:
 
 
 Rank = tuple[int, int]
-"""How specifically an entry names a tool; a higher one goes before a lower one."""
+"""The specificity of an entry; a higher one has precedence."""
 
 
 def specificity(written: str, matcher: ToolList, names: ToolNames) -> Rank | None:
-    """How specifically an entry names a tool; None when it does not.
+    """The specificity with which an entry names a tool; None if it does not name it.
 
     Args:
         matcher: the compiled list of this entry alone.

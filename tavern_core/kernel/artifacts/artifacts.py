@@ -38,7 +38,7 @@ _CHUNK: Final = 1 << 20
 _TYPE: Final = r"(?i:[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}(; ?[a-z0-9-]+=[\w.-]+)?)"
 _LONGEST_NAME: Final = 200
 _BEGUN: Final = ".new-"
-"""How the names of files begin that are being written."""
+"""Prefix of the names of files that are being written."""
 _PURGE_EVERY: Final = 50
 
 
@@ -68,13 +68,13 @@ class Artifacts:
         call_id: str = "",
         untrusted: Collection[str] = (),
     ) -> Artifact:
-        """Keep something.
+        """Store data.
 
         Args:
             data: bytes, text, the path of a file, or chunks of bytes.
             media_type: as in ``image/png``.
             name: a file name for people; folders in it are dropped.
-            context: whose it is; None: the caller of the tool that runs, else the host.
+            context: the owner; None: the caller of the tool that runs, else the host.
             untrusted: the sources of untrusted content in it, besides those that the running call has read.
 
         Raises:
@@ -110,7 +110,7 @@ class Artifacts:
             raise
 
     def get(self, id: str, *, context: CallContext | None = None) -> Artifact:  # noqa: A002 - the artifact's
-        """What is known of one, by its id or its ``artifact:`` address.
+        """The record of an artifact, by its id or its ``artifact:`` address.
 
         Args:
             context: the caller; None: the host, which sees all, or the caller of the running tool.
@@ -181,7 +181,7 @@ class Artifacts:
         return tuple([one for one in found if one is not None])
 
     def remove(self, id: str, *, context: CallContext | None = None) -> None:  # noqa: A002 - the artifact's
-        """Forget one before its time. Raises as `get`."""
+        """Remove an artifact before it expires. Raises as `get`."""
         known = self.get(id, context=context)
         self._records.remove(KIND, known.id)
         with locked(self._folder):  # else an equal one that is being stored could lose its bytes
@@ -189,9 +189,9 @@ class Artifacts:
                 _discard(self._path(known.digest))
 
     def purge(self) -> int:
-        """Remove bytes without an owner; the number of files. Those of the last hour stay: a record for them may be on its way.
+        """Remove bytes without an owner; returns the number of files.
 
-        What a killed process was writing has no owner either.
+        Files of the last hour stay: a record may follow. What a killed process was writing has no owner either.
         """
         kept = {one.digest.removeprefix("sha256:") for one in self._all()}
         unknown = (path for path in self._folder.glob("??/*") if path.parent.name + path.name not in kept)
@@ -213,7 +213,7 @@ class Artifacts:
         return self._folder / text[:2] / text[2:]
 
     def _written(self, chunks: Iterable[bytes]) -> tuple[Path, str, int]:
-        """A file with these bytes, which is not in its place yet; their digest and number."""
+        """A new file with these bytes, not in its final place yet; their digest and number."""
         hashed, size = hashlib.sha256(), 0
         with state_errors(self._folder, "write"):
             make_private_folder(self._folder)
@@ -251,7 +251,7 @@ def _discard(path: Path) -> None:
 
 
 def chunks_of(data: object) -> Iterator[bytes]:
-    """The bytes of what is to be kept. Raises UsageError: it is no such data (USAGE)."""
+    """The bytes of data to store. Raises UsageError: the data has another type (USAGE)."""
     if isinstance(data, str):
         yield data.encode("utf-8", "surrogatepass")
     elif isinstance(data, bytes | bytearray | memoryview):
@@ -276,7 +276,7 @@ def chunks_of(data: object) -> Iterator[bytes]:
 
 
 def _name(name: str) -> str:
-    """The last part of a path, without what is not part of a name."""
+    """The last part of a path, without characters that a name cannot have."""
     plain = re.split(r"[/\\]", str(name))[-1]
     return "".join(sign for sign in plain if sign.isprintable())[:_LONGEST_NAME].strip(". ")
 
@@ -307,7 +307,7 @@ def _artifact(record: Record) -> Artifact | None:
 
 
 def _written_about(made: Artifact) -> str:
-    """What the record of an artifact says, from which `_artifact` makes it again."""
+    """The content of an artifact's record, from which `_artifact` makes it again."""
     data: dict[str, Any] = {
         "digest": made.digest, "size": made.size, "mediaType": made.media_type, "name": made.name, "callId": made.call_id
     }  # fmt: skip

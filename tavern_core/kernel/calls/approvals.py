@@ -260,7 +260,7 @@ class Approvals:
 
 
 _WHO_ELSE: Final = ("user_id", "agent_id", "workspace_dir", "agent_dir")
-"""What distinguishes callers besides principal and profile; relative paths begin at these folders."""
+"""The facts that distinguish callers besides principal and profile; relative paths begin at these folders."""
 
 
 class _CallbackFailed(Exception):
@@ -273,7 +273,7 @@ class _CallbackFailed(Exception):
 
 
 def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
-    """Identifies exactly this call: the tool and its version, the caller, the base of its paths, and every argument."""
+    """An identifier of exactly this call: tool and version, caller, base of its paths, all arguments."""
     who = call.context
     whole: list[Any] = [spec.id, spec.version, who.principal, who.profile, call.arguments]
     if more := {name: value for name in _WHO_ELSE if (value := getattr(who, name))}:
@@ -282,14 +282,14 @@ def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
 
 
 def definition_of(spec: ToolSpec) -> str:
-    """Identifies the definition of the tool: everything but its location."""
+    """An identifier of the tool's definition: everything but its location."""
     data = spec.to_json()
     del data["source"]
     return json_digest(data)[:32]
 
 
 def _definition(plan: CallPlan, requested: RequestedApproval) -> str:
-    """What an approval covers: the tool's definition, and whether its caller has read untrusted content.
+    """The definition that an approval covers: that of the tool, and whether its caller has read untrusted content.
 
     An answer from before the caller read that content must not approve what the content asks for.
     """

@@ -1,4 +1,4 @@
-"""Running a tool, and making a result of what it returned.
+"""Running a tool, and converting its answer to a result.
 
 `execute_of` is the innermost step. It returns an awaitable, or the value itself if nothing has to be awaited: a fast sync
 tool costs no coroutine. The steps of its limits are composed around it when its plan is compiled (`optional_steps.py`).
@@ -25,7 +25,7 @@ SMALL_BITS: Final = 64
 
 
 def execute_of(bound: BoundTool, owner: Owner, *, in_thread: bool = False) -> Execute:
-    """How a tool is run, by what it is.
+    """The function that runs a tool, by its kind.
 
     Args:
         owner: plugin and id: decides which threads a blocking tool uses.
@@ -67,7 +67,7 @@ def runner_of(
 
 
 def _way_of(bound: BoundTool) -> str:
-    """How `execute_of` runs the tool, in words."""
+    """The way in which `execute_of` runs the tool, in words."""
     if bound.is_async:
         return "on the event loop"
     if bound.stop is not None:  # a thread of the caller waits for another process

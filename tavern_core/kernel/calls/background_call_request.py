@@ -30,12 +30,12 @@ without_slot: Final[ContextVar[Callable[[], AbstractAsyncContextManager[None]] |
 
 
 def while_run_waits(run_id: str) -> AbstractAsyncContextManager[None]:
-    """Entered while a run waits for a person: if the run is a job, its slot is free for other jobs meanwhile."""
+    """Release the slot of a run's job while the run waits for a person; does nothing if the run is not a job."""
     return while_job_waits() if job_id.get() == run_id else nullcontext()
 
 
 def while_job_waits() -> AbstractAsyncContextManager[None]:
-    """Entered while code waits for a person or a job: if it runs in a job, its slot is free for others meanwhile."""
+    """Release the slot of the current job while its code waits for a person or a job; does nothing outside of jobs."""
     beside = without_slot.get()
     return nullcontext() if beside is None else beside()
 
@@ -45,7 +45,7 @@ class ResumePoint(Protocol):
 
     @property
     def text(self) -> str:
-        """What the process that has ended stored with `store`; empty: nothing."""
+        """The text that the ended process stored with `store`; empty: none."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class BackgroundCallRequest:
     """Lists the texts among the arguments that the tool's schema marks as secret; None: it marks none."""
 
     def of(self, plan: CallPlan) -> BackgroundCallRequest:
-        """The same request, completed with what the tool's plan says."""
+        """The same request, completed with facts of the tool's plan."""
         spec, has_key = plan.spec, self.key is not None
         again = spec.may_be_repeated(has_key=has_key) or (has_key and spec.finds_by_key)
         is_run = spec.kind == "workflow"

@@ -41,7 +41,7 @@ from tavern_core.schema.validate import Validator
 E = TypeVar("E", bound=CallError)
 _LOG: Final = logging.getLogger("tavern.calls")
 _EARLY_S: Final = 0.001
-"""How much earlier than its deadline a timer may fire."""
+"""Maximum time by which a timer may fire before its deadline."""
 _MOST_FRAMES: Final = 30
 """The innermost frames; an endless recursion has a thousand."""
 
@@ -172,7 +172,7 @@ def _harmless(plan: CallPlan | None) -> bool:
 
 
 def _outcome(plan: CallPlan | None, error: BaseException) -> Outcome:
-    """What a call that failed with `error` may have changed; nothing if it had not started."""
+    """The possible changes by a call that failed with `error`; none if it had not started."""
     return "unknown" if has_begun(error) and not _harmless(plan) else "none"
 
 
@@ -203,7 +203,7 @@ def _as_call_error(error: BaseException, plan: CallPlan | None, written: str, *,
 
 
 def log_origin(result: ToolResult, error: BaseException) -> None:
-    """Log at level DEBUG where the error of a tool was raised, for its author.
+    """Log the place at which the error of a tool was raised, at level DEBUG, for its author.
 
     Frames and source lines only: the values may be secret, and the message in the result is redacted already.
     """

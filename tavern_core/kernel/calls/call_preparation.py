@@ -25,7 +25,8 @@ from tavern_core.schema.redact import redact_text
 
 
 def check_types(call: RunningCall) -> None:
-    """
+    """Check the types of the context and of texts.
+
     Raises:
         CallMisused: what should be a context, or a text, is something else (USAGE).
     """
@@ -75,7 +76,8 @@ def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = N
 
 
 def check_depth(plan: CallPlan, depth: int, deepest: int) -> None:
-    """
+    """Refuse a call at this depth.
+
     Raises:
         BudgetExceeded: calls are nested too deeply (BUDGET_EXCEEDED).
     """
@@ -89,7 +91,8 @@ def check_depth(plan: CallPlan, depth: int, deepest: int) -> None:
 
 
 def check_budget(plan: CallPlan, context: CallContext, number: int) -> None:
-    """
+    """Refuse a call beyond its caller's budget.
+
     Raises:
         BudgetExceeded: the caller has made all the calls that its budget allows (BUDGET_EXCEEDED).
     """
@@ -104,7 +107,8 @@ def check_budget(plan: CallPlan, context: CallContext, number: int) -> None:
 
 
 def check_rule(plan: CallPlan, rule: ApprovalRule) -> None:
-    """
+    """Refuse a call that the operator's rule denies.
+
     Raises:
         PolicyDenied: the operator's rule denies the tool (POLICY_DENIED).
     """

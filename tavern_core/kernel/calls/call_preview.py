@@ -37,7 +37,7 @@ class CallPreview:
     """Start of the call ids of this host."""
 
     async def planned(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
-        """What the call would do, and a token that commits exactly that."""
+        """Preview the call, and issue a token that commits exactly that."""
         context = call.context
         assert context is not None
         asked = call.call or tool_call(plan, call, context, self.series)
@@ -63,7 +63,7 @@ class CallPreview:
         return success(value, call.trace(self.series)).replace(meta={"dryRun": True})
 
     async def _preview(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, preview: Execute) -> ToolResult:
-        """The tool's own preview. It runs within the call: for its caller, until its deadline."""
+        """Run the tool's own preview, within the call: for its caller, until its deadline."""
         call.stage = "preview"
         if plan.content.source:
             has_read(call, (plan.content.source,))
@@ -79,7 +79,7 @@ class CallPreview:
         return to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id)
 
     def _check_approval(self, plan: CallPlan, asked: ToolCall, requested: RequestedApproval | None) -> None:
-        """Raises CallError: the call needs an approval that it cannot get."""
+        """Check that the call can get the approval that it needs. Raises CallError: it cannot."""
         if (rule := plan.admission.approval) is not None:
             check_rule(plan, rule)
             requested = requested or RequestedApproval(rule.place, rule.reason)
@@ -95,14 +95,14 @@ class CallPreview:
         earlier: int,
         door: str = "tam",
     ) -> CallError | None:
-        """Why lists, rights, approval or budget would refuse a planned call; None: no reason is known.
+        """The reason why lists, rights, approval or budget would refuse a planned call; None: none is known.
 
         Only gates of the host are called, as after an approval: gates of plugins may count their calls.
 
         Args:
             arguments: those that are known; what a hook may change before the gates is left out.
             context: as for `run`.
-            earlier: how many calls come before it.
+            earlier: number of calls before it.
         """
         call = begin(written, arguments, context, "", None, door, 0)
         try:

@@ -393,7 +393,7 @@ def _argument_rules(spec: ToolSpec, is_foreign: bool, most: int, *, is_kept: boo
 
 
 def _answer_rules(spec: ToolSpec, is_foreign: bool, *, keeps_raw: bool) -> AnswerRules:
-    """What answers of the tool must fit."""
+    """The rules for answers of the tool."""
     schema = spec.output_schema
     validator = (
         None if schema is None else compile_output_validator(schema, name=spec.id, is_foreign=is_foreign).build()
@@ -425,6 +425,6 @@ def _plugin_of(written: object) -> str:
 
 
 def _inline(spec: ToolSpec, limiter: ToolLimiter | None) -> float | None:
-    """How long a caller waits before the call becomes a job; None: without limit."""
+    """Time after which a call becomes a job while its caller waits; None: without limit."""
     wait = None if limiter is None else limiter.limits.inline_ms
     return (0.0 if spec.job else None) if wait is None else wait / 1000

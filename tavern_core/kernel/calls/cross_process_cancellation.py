@@ -28,9 +28,9 @@ _LOOK_S: Final = 0.25
 _LOOK_OFTEN_S: Final = 0.05
 """The interval while calls are recorded and a look-up in the store takes at most a thousandth of it."""
 _KEPT_S: Final = 600.0
-"""How long the record of a call outlives its process."""
+"""Time for which the record of a call outlives its process."""
 _RENEW_S: Final = 120.0
-"""How often a process stores the records of its calls again, which also restores lost ones."""
+"""Interval at which a process stores the records of its calls again, which also restores lost ones."""
 _CLOSE_S: Final = 1.0
 
 
@@ -38,7 +38,7 @@ class Cancellation:
     """Cancels the calls of one host, and asks other hosts to end theirs.
 
     Args:
-        records: where long calls are stored.
+        records: the store of long calls.
         plugins: each holds its running calls.
     """
 
@@ -109,7 +109,7 @@ class Cancellation:
                 self._records.remove(KIND, id_)
 
     def _running(self) -> list[RunningCall]:
-        """The running calls, from any thread."""
+        """The running calls; callable from any thread."""
         return [call for plugin in list(self._plugins.values()) for call in plugin.usage.calls.copy()]
 
     def _watch(self) -> None:
@@ -173,7 +173,7 @@ def _end(call: RunningCall) -> bool:
 
 
 def owner_of_call(call: RunningCall) -> str:
-    """Who may cancel a call, besides the host."""
+    """The owner of a call, who may cancel it besides the host."""
     context = call.context or (call.outer[2] if call.outer is not None else None)
     return owner_name(HOST_PRINCIPAL, "") if context is None else owner_of(context)
 

@@ -155,4 +155,4 @@ KINDS: Final[Mapping[str, tuple[Row, Row]]] = {
         _ASK,
     ),
 }
-"""What a model reads about an error of one kind."""
+"""The texts that a model reads about an error of each kind."""

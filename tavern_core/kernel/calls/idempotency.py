@@ -56,11 +56,11 @@ _SHORT: Final = 4_096
 _Answer = tuple[str, str, float]
 """Digest of the arguments, JSON of the result, when it expires (seconds since the epoch)."""
 _LONGEST_WAIT_S: Final = 90 * 86_400.0
-"""How long a key is held if its call became a run that waits for a person; as long as a job is stored."""
+"""Time for which a key is held if its call became a run that waits for a person; as long as a job is stored."""
 _FIRST_LOOK_S: Final = 0.005
 _LONGEST_LOOK_S: Final = 0.1
 _LOOK_S: Final = 600.0
-"""How often a process that has keyed calls looks for keys of processes that have ended."""
+"""Interval at which a process with keyed calls looks for keys of ended processes."""
 _MOST_ENDED: Final = 10_000
 _LEAST_WRITE_S: Final = 0.25
 """The minimum time that a caller waits until its answer is stored."""
@@ -95,7 +95,7 @@ class Idempotency:
 
     Args:
         records: the store.
-        seconds: how long an answer is stored.
+        seconds: time for which an answer is stored.
         disk: redacts secrets before storing.
         engines: knows the runs of workflows.
     """
@@ -111,7 +111,7 @@ class Idempotency:
         self._process = secrets.token_hex(8)
         self._entered = self._is_closing = False
         self._looked_at = 0.0
-        """When this process last looked for keys of processes that have ended."""
+        """Time of the last look-up of keys of ended processes."""
         self._lock = threading.Lock()
         self._running: dict[str, Claim] = {}
         self._unstored = UnstoredKeys(records)
@@ -372,7 +372,7 @@ class Idempotency:
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
-    """Identifies these arguments, in whatever order they were passed."""
+    """A digest of these arguments, whatever their order."""
     return sha256(_canonical(values)).hexdigest()[:32]
 
 
@@ -413,7 +413,7 @@ def _conflict(wanted: _ClaimRequest) -> IdempotencyConflict:
 
 
 def _again(result: ToolResult, wanted: _ClaimRequest, how: str) -> ToolResult:
-    """An answer, presented as this call's."""
+    """Convert an earlier answer to the answer of this call."""
     call, meta = wanted.call, {**(result._meta or {}), "idempotency": how, "idempotencyKey": wanted.key}
     trace = (call.name, call.number, call.started, time.perf_counter() - call.clock, "")
     return result.replace(meta=meta, trace=trace)

@@ -82,7 +82,7 @@ class LargeResults:
         return result.replace(value=shown, content=(reported, made.link(), *result._content))
 
     def _is_short(self, value: Any, owner: CallContext | None) -> bool:
-        """Whether it was shortened before: the stored answer of a key, whose preview is longer than answers may be."""
+        """Whether it was shortened before: a key's stored answer, whose preview may exceed the limit of answers."""
         if type(value) is not dict or value.keys() != {"preview", "truncated", "artifact"}:
             return False
         beginning, whole = value["preview"], value["artifact"]

@@ -31,7 +31,7 @@ MAX_CALLS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:
-    """One call as the model wrote it."""
+    """A call as the model wrote it."""
 
     name: str
     """The tool's wire name."""

@@ -154,7 +154,7 @@ class CallGovernance:
         key: Key,
         pending: PendingResult,
     ) -> ToolResult:
-        """A call whose answer is cached. Equal calls that start meanwhile share its answer or failure."""
+        """Make a call whose answer is cached. Equal calls that start meanwhile share its answer or failure."""
         cache, mark, outcome = limiter.table.cache, held.set(held.get() | {key}), None
         try:
             result = await inner(self, plan, call, mode)
@@ -181,7 +181,7 @@ class CallGovernance:
     async def _tried(
         self, inner: NestedStep, plan: CallPlan, call: RunningCall, mode: ExecutionMode, further: int
     ) -> ToolResult:
-        """Try as often as retries are allowed and time is left."""
+        """Repeat a failed attempt as often as retries are allowed and time is left."""
         attempt = 1
         while True:
             failed, given = None, None
@@ -233,7 +233,7 @@ class CallGovernance:
     async def _unless_broken(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
-        """One attempt, unless the breaker is open; the breaker counts how attempts end."""
+        """Make an attempt, unless the breaker is open; the breaker counts how attempts end."""
         breaker = limiter.breaker
         assert breaker is not None
         call.stage = "breaker"
@@ -250,7 +250,7 @@ class CallGovernance:
     async def _rated(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
-        """One attempt, if its rates still allow it."""
+        """Make an attempt, if its rates still allow it."""
         table, context = limiter.table, call.context
         assert context is not None
         for rate in limiter.rates_of(context):
@@ -476,7 +476,7 @@ def _open(plan: CallPlan, limiter: ToolLimiter, breaker: CircuitBreaker, left: f
 
 
 def _is_failure(error: BaseException) -> bool | None:
-    """What an error says about the system behind a tool: True: it failed; None: nothing."""
+    """Whether an error is a failure of the system behind a tool; None: it shows nothing about that system."""
     if isinstance(error, TimeLimit):
         return True if error.begun else None
     if isinstance(error, CallError):
@@ -499,7 +499,7 @@ def _error_in(result: ToolResult) -> CallError | None:
 
 
 def _pause(plan: CallPlan, call: RunningCall, failed: CallError | None, attempt: int) -> float | None:
-    """How long to wait after a failed attempt; None: no further attempt, as it may do harm or be too late."""
+    """Delay after a failed attempt; None: no further attempt, as it may do harm or be too late."""
     if failed is None or not may_pass(failed):
         return None
     if not is_harmless_again(failed, plan.spec, has_key=call.key is not None):

@@ -46,12 +46,12 @@ Remember = Literal["", "call", "tool"]
 MOST_PENDING: Final = 1_000
 """Requests of one caller that wait for an answer."""
 _KEPT_AFTER_S: Final = 7 * 86_400.0
-"""How long a request can be read after it was decided."""
+"""Time for which a request can be read after it was decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredApproval:
-    """One stored request."""
+    """A stored request for approval."""
 
     id: str
     state: ApprovalState
@@ -60,12 +60,12 @@ class StoredApproval:
     created: float
     """Seconds since the epoch, UTC."""
     until: float
-    """When a pending request expires (a denial), and an unused approval ends. Seconds since the epoch, UTC."""
+    """End of a pending request (then it is denied), or of an unused approval. Seconds since the epoch, UTC."""
     decided_by: str = ""
     reason: str = ""
     user_id: str = ""
     definition: str = ""
-    """Identifies the tool's definition."""
+    """Identifier of the tool's definition."""
 
     @property
     def tool(self) -> str:
@@ -112,7 +112,7 @@ class StoredApprovals:
     """`tavern.approvals`.
 
     Args:
-        seconds: how long a request may wait for its answer, and an approval for its call.
+        seconds: time for which a request may wait for its answer, and an approval for its call.
         key_seconds: how long an idempotency key is held: a call may be repeated under its approval and key only until
             then.
     """
@@ -251,7 +251,7 @@ class StoredApprovals:
         return tuple([one for one in found if one is not None and state in (None, one.state)][:most])
 
     def get(self, approval: str) -> StoredApproval:
-        """One request.
+        """A request by its id.
 
         Raises:
             ApprovalNotFound: it does not exist; names the nearest (APPROVAL_NOT_FOUND).
@@ -354,7 +354,7 @@ class StoredApprovals:
 
 
 def denial(records: RecordStore, approval: str, tool: str) -> ApprovalRejected | None:
-    """Why the call of `tool` that waits for this request can never run; None: it may run."""
+    """The reason why the call of `tool` that waits for this request can never run; None: it may run."""
     record = records.get(KIND, approval)
     known = None if record is None else _stored(record)
     if known is None or known.state == "expired":

@@ -74,7 +74,7 @@ from tavern_core.model.result import ToolResult, failure, success
 
 @dataclass(frozen=True, slots=True)
 class CallMode:
-    """How a call differs from a direct one: a dry run, the commit of a plan, a job, or a traced call."""
+    """The differences of a call from a direct one: a dry run, the commit of a plan, a job, or a traced call."""
 
     is_dry: bool = False
     token: str = ""
@@ -92,7 +92,7 @@ DRY_RUN: Final = CallMode(is_dry=True)
 AS_JOB: Final = CallMode(is_job=True)
 _MODULES: Final = sys.modules
 _LOOK_S: Final = 0.25
-"""How long the caller of an unfinished job waits for a slow store to report its progress."""
+"""Time that the caller of an unfinished job waits for a slow store to report its progress."""
 
 
 class Pipeline:
@@ -266,7 +266,7 @@ class Pipeline:
         return failure(failed, call.trace(self.series), call.value)
 
     async def _concluded(self, call: RunningCall, result: ToolResult, mode: ExecutionMode) -> ToolResult:
-        """From the tool's result to the call's: redacted, marked, recorded, seen by hooks."""
+        """Convert the tool's result to the call's: redact, mark and record it, and call hooks."""
         result = self.conclusion.redacted(call, result)
         if call.reads is not None:
             result = mark_result(call, result)
@@ -283,10 +283,10 @@ class Pipeline:
     async def _admitted(
         self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, phase: CallMode | None
     ) -> ToolResult | None:
-        """Find out who calls, how deep and until when, and whether that caller may.
+        """Determine the caller, the depth and the deadline of a call, and check that the caller may make it.
 
         Returns:
-            What its caller gets of a call that is made in the background.
+            The answer for the caller if the call is made in the background; else None.
         """
         is_detached = plan.bounds.inline_s is not None if phase is None else phase.is_detached(plan)
         if is_detached and not job_id.get():
@@ -300,7 +300,7 @@ class Pipeline:
     async def _prepare(
         self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, phase: CallMode | None
     ) -> ToolResult | None:
-        """Go from the arguments to the tool, if the tool or the call needs more than a copy of them.
+        """Prepare the arguments for the tool, if the tool or the call needs more than a copy of them.
 
         Returns:
             The preview, if the call is a dry run; else None.
@@ -374,7 +374,7 @@ class Pipeline:
         take_changed(plan, call, call.call.arguments, self.limits.argument_bytes)
 
     async def _check_gates(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> None:
-        """Ask the gates about the call as it will run; then a person, if a gate or a rule requires that.
+        """Ask the gates about the call as it will run, then a person if a gate or a rule requires approval.
 
         Raises:
             CallError: it may not run (POLICY_DENIED, APPROVAL_REQUIRED, TIMEOUT and others).

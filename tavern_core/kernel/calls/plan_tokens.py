@@ -35,7 +35,7 @@ KIND: Final = "plan"
 MOST_OPEN: Final = 1_000
 """Unused tokens of one caller."""
 _GIVE_BACK_S: Final = 0.25
-"""How long a refused call waits for a slow store. The store finishes the change in any case."""
+"""Time that a refused call waits for a slow store. The store finishes the change in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class PlanTokens:
     """The tokens of one host.
 
     Args:
-        seconds: how long a token is valid.
-        key_seconds: how long an idempotency key is held: a token can be used again under its key only until then.
+        seconds: time for which a token is valid.
+        key_seconds: time for which an idempotency key is held: a token can be used again under its key only until then.
     """
 
     def __init__(self, records: RecordStore, seconds: float, key_seconds: float, disk: StorageRedactor) -> None:
@@ -65,7 +65,7 @@ class PlanTokens:
     async def issue(
         self, plan: CallPlan, call: ToolCall, given: Mapping[str, Any], mode: ExecutionMode, left: float | None
     ) -> tuple[str, float]:
-        """A token for this call, and when it expires.
+        """Issue a token for this call; returns it with its expiry.
 
         Args:
             given: the arguments as the caller passed them: hooks change them again when the call is made.

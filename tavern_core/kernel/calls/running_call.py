@@ -113,7 +113,7 @@ class RunningCall:
     """The sources of untrusted content that this call, or a nested one, has read; None: not recorded."""
     # Only some calls have these.
     cancellations: int = 0
-    """How many cancellations its task already had when the call began; see `cancellations()`."""
+    """Number of cancellations that its task already had when the call began; see `cancellations()`."""
     caller_values: Mapping[str, Any] | None = None
     """`values` as the caller passed them, if hooks may have changed them."""
     is_validated: bool = False
@@ -138,7 +138,7 @@ class RunningCall:
     unexpected_error: BaseException | None = None
     """The unexpected exception that ended the call: its traceback is logged."""
     moved_at: float = 0.0
-    """When the call last reported progress, on the monotonic clock."""
+    """Time of the last reported progress, on the monotonic clock."""
 
     @property
     def name(self) -> str:
@@ -171,7 +171,7 @@ class RunningCall:
 
 
 class TracedCall(RunningCall):
-    """A call that records when each of its steps began."""
+    """A call that records the start of each of its steps."""
 
     __slots__ = ("_stage", "steps")
 
@@ -213,7 +213,7 @@ def begin(
     door: str,
     number: int,
 ) -> RunningCall:
-    """A call at its beginning; the arguments are those of `Pipeline.run`."""
+    """Create a call at its beginning; the arguments are those of `Pipeline.run`."""
     call = RunningCall()  # without an __init__, which would take half as long again
     call.written = written
     call.arguments = arguments
@@ -241,7 +241,7 @@ def begin(
 
 
 def end(call: RunningCall, token: Token[Frame | None] | None) -> None:
-    """From now on the call is around no other one; it cannot be cancelled, nor its progress be read."""
+    """End the call: it encloses no other call any more, it cannot be cancelled, and its progress cannot be read."""
     if token is not None:
         try:
             leave(token)

@@ -43,7 +43,7 @@ class CallerScopes:
 
     @staticmethod
     def may_act(capability: str) -> bool:
-        """False: the caller has read untrusted content, and the running call was not judged as one with an effect."""
+        """Whether services may use a capability for the running call; see `taint_tracking.may_act`."""
         frame = current.get()
         return frame is None or may_act(frame[4], capability)
 

@@ -93,7 +93,7 @@ def render_feedback(
 
 
 def failure_text(error: ToolError, language: Language) -> str:
-    """What a model reads about a failed call through its API: the same as about a call in its text."""
+    """The text that a model reads about a failed call through its API: the same as about a call in its text."""
     from tavern_core import tam
 
     labels = words_in(LABELS, language)
@@ -102,7 +102,7 @@ def failure_text(error: ToolError, language: Language) -> str:
 
 
 def next_step(result: ToolResult, language: Language, name: ToolName = wire_name) -> str:
-    """What a model can do with the job in a result; empty if there is no job, or the model can do nothing."""
+    """Advice to a model about the job in a result; empty if there is no job, or the model can do nothing."""
     labels = words_in(LABELS, language)
     if result.job is None or result.status not in ("job", "input_required"):
         return ""
@@ -184,7 +184,7 @@ def _is_for_caller(error: ToolError) -> bool:
 
 
 def _problem_text(problem: Any, language: Language, is_for_caller: bool) -> str:
-    """One entry of `details.problems`, from any validator."""
+    """The text of an entry of `details.problems`, from any validator."""
     if not isinstance(problem, Mapping):
         return str(problem)
     where = next((str(problem[key]) for key in ("path", "pointer", "name", "field") if problem.get(key)), "")

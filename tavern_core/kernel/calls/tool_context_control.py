@@ -111,7 +111,7 @@ class CallControl:
 
     @property
     def definition(self) -> str:
-        """Identifies the tool's definition."""
+        """Identifier of the tool's definition."""
         assert self._call.plan is not None
         return definition_of(self._call.plan.spec)
 

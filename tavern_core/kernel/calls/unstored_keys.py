@@ -22,7 +22,7 @@ UNKNOWN: Final = "unknown"
 
 
 class UnstoredKeys:
-    """What one host still has to write to its store, or to remove from it."""
+    """Changes that one host still has to write to its store, and keys to remove from it."""
 
     def __init__(self, records: RecordStore) -> None:
         self._records = records

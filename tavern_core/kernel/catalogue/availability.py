@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityReason:
-    """Why a tool can or cannot be seen and called, for people."""
+    """The reason why a tool can or cannot be seen and called, for people."""
 
     id: str
     visible: bool
@@ -47,7 +47,7 @@ class AvailabilityReason:
 
 @dataclass(frozen=True, slots=True)
 class ToolNeed:
-    """What a tool needs and is not allowed."""
+    """The capabilities that a tool needs and is not allowed."""
 
     missing: tuple[str, ...]
     """Capabilities that one side does not allow."""
@@ -183,7 +183,7 @@ class Availability:
     def _need(
         self, spec: ToolSpec, record: PluginRecord, caller: CallContext, inventory: Profile | None
     ) -> ToolNeed | None:
-        """What a tool needs and lacks; if only its code knows its needs, what its plugin requests and lacks."""
+        """The missing capabilities of a tool; if only its code knows its needs, those that its plugin lacks."""
         rights = self._specs.rights(record, spec)
         if caller is not self._specs.default:
             own = rights.caller if self._specs.is_host(caller) else caller.permissions

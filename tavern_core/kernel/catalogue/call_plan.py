@@ -39,7 +39,7 @@ class InternalOperation:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """How a tool is run: depends on the kind of function, and on whether its time can be watched."""
+    """The way in which a tool is run: depends on the kind of function, and on whether its time can be watched."""
 
     bound: BoundTool
     execute: Execute
@@ -50,12 +50,12 @@ class Runner:
     preview: Execute | None
     """``preview(running_call, mode)`` shows what the tool would do, if it can."""
     description: str
-    """How it is run, in words: for people who read the plan."""
+    """The way in which it is run, in words: for people who read the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRules:
-    """How a caller's arguments become those of the tool."""
+    """The rules that turn a caller's arguments into those of the tool."""
 
     validator: Validator
     intake: Callable[[Any], dict[str, Any] | None]
@@ -72,7 +72,7 @@ class ArgumentRules:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRules:
-    """What an answer must fit."""
+    """The rules for an answer."""
 
     validator: Validator | None
     """None: the tool has no output schema."""
@@ -94,8 +94,9 @@ class AnswerRules:
         """Whether the output schema applies to this answer.
 
         An annotation such as ``-> dict`` describes what the function returns. For the `content` and `details` of seed
-        002, that is the whole mapping, and neither the details nor the text of the content. Nor does a schema apply to
-        what a background job says about itself: its answer is still to come.
+        An annotation such as ``-> dict`` describes the return value of the function. For the `content` and `details`
+        of seed 002, that is the whole mapping, and neither the details nor the text of the content. Nor does a schema
+        apply to a job's description of itself: its answer is still to come.
         """
         return result.status != "job" and not (self.is_annotated and result.has_content)
 
@@ -118,10 +119,10 @@ class PlanHooks:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may call a tool, and the rights with which it runs."""
+    """The callers that may call a tool, and the rights with which it runs."""
 
     access: ToolAccess
-    """Which callers may use the tool, by lists and profile."""
+    """The callers that may use the tool, by lists and profile."""
     guarded: bool
     """Whether allow and deny lists may refuse some caller."""
     rights: Rights
@@ -129,9 +130,9 @@ class Admission:
     host: CallContext
     """The context of a call without one: the host's own principal with this plugin's rights."""
     approval: ApprovalRule | None
-    """Why each call needs approval, or cannot get it; None: no approval is needed."""
+    """The reason why each call needs approval, or cannot get it; None: no approval is needed."""
     blocked: str
-    """Why every call is refused: a plugin with a gate could not be activated; empty: calls are possible."""
+    """The reason why every call is refused: a plugin with a gate could not be activated; empty: calls are possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Bounds:
     seconds: float | None
     """The deadline of one call; None: there is none."""
     inline_s: float | None
-    """How long a caller waits before the call becomes a job, 0: not at all; None: until the call ends."""
+    """Time after which a call becomes a job while its caller waits, 0: at once; None: never."""
 
     @property
     def is_watched(self) -> bool:
@@ -223,7 +224,7 @@ class CallPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step of a tool's calls."""
+    """A step of a tool's calls."""
 
     name: str
     """As in `details.stage` of an error."""

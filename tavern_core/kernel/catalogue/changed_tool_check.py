@@ -1,4 +1,4 @@
-"""Checks what `tavern_before_register_tool` hooks changed: descriptions and accepted input, never the code.
+"""Checks changes by `tavern_before_register_tool` hooks: descriptions and accepted input, never the code.
 
 The code stays that of its plugin, and its protection may be tightened, not loosened: otherwise one granted hook would
 have all rights of every other plugin.
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def why_not(answer: Any, spec: ToolSpec, *, is_foreign: bool = False) -> str:
-    """Why a hook's version of a tool is refused; empty: it is accepted.
+    """The reason why a hook's version of a tool is refused; empty: it is accepted.
 
     Args:
-        answer: what the hook returned; it got `spec` without its code.
+        answer: the return value of the hook, which got `spec` without its code.
         is_foreign: see `PluginCandidate.has_foreign_schemas`.
     """
     if not isinstance(answer, ToolSpec):

@@ -19,7 +19,7 @@ class LimitState:
     """The state of one set of limits."""
 
     place: str
-    """Where it is set: ``limits.tools.text:*``, or ``the tool text:count``."""
+    """The place that sets it: ``limits.tools.text:*``, or ``the tool text:count``."""
     limits: ToolLimits
     used: int | None = None
     """Calls of all processes within the period of the rate; None: each caller has its own count."""

@@ -1,4 +1,4 @@
-"""The manual of an agent's tools: what replaces ``{{{system:available_tools}}}`` in its prompt (seed 000 §7.2, §11.2).
+"""The manual of an agent's tools, for ``{{{system:available_tools}}}`` in its prompt (seed 000 §7.2, §11.2).
 
     - Tool ID: text:count
       - 描述: Count words or characters.

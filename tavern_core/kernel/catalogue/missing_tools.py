@@ -1,4 +1,4 @@
-"""Why a tool id is unknown: the reason lies in the tool, its plugin, or the id.
+"""Reasons for an unknown tool id: the reason lies in the tool, its plugin, or the id.
 
 lost a clash  >  its plugin cannot be used  >  its declaration is invalid  >  left out for another reason  >  unknown
 """
@@ -17,14 +17,14 @@ from tavern_core.model.naming_rules import folded_id, spellings, split_id
 
 @dataclass(frozen=True, slots=True)
 class MissingTool:
-    """Why the tool is missing."""
+    """The reason why a tool is missing."""
 
     reason: str
     fix: str = ""
     plugin: str = ""
 
     def error(self, written: str, unknown: ToolNotFound) -> ToolNotFound:
-        """The same as an error; keeps the suggestions of `unknown`."""
+        """Convert the reason to an error; keeps the suggestions of `unknown`."""
         text = f"there is no tool {written[:200]!r}: {self.reason}"
         return ToolNotFound(text, hint=self.fix, plugin=self.plugin, nearest=unknown.details.get("nearest", []))
 

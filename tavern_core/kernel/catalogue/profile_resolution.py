@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 MOST_LENT: Final = 10_000
-"""How many profiles of programs are held; the oldest are dropped first. Running agents keep theirs."""
+"""Maximum number of profiles of programs; the oldest are dropped first. Running agents keep theirs."""
 UNNAMED: Final = "(unnamed)"
 """The name of a profile that was passed as a mapping without a name."""
 
@@ -115,7 +115,7 @@ class UnresolvedProfiles:
         )
 
     def capabilities(self, given: ProfileLike) -> frozenset[str] | None:
-        """What a profile allows at most; None: everything. A plugin must be active for its profiles. See `get`."""
+        """The capabilities that a profile allows; None: all. A plugin must be active for its profiles. See `get`."""
         allowed = self.get(given)[0].capabilities
         return None if allowed is None else frozenset(allowed)
 

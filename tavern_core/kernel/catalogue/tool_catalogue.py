@@ -13,7 +13,7 @@ from tavern_core.kernel.plugins.reconciler import Reconciler
 
 @dataclass(frozen=True, slots=True)
 class ToolCatalogue:
-    """Which tools exist, their definitions, who sees them, and their descriptions for models."""
+    """The tools of one host: their definitions, their visibility, and their descriptions for models."""
 
     specs: ToolSpecs
     profiles: Inventories

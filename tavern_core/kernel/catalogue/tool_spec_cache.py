@@ -159,7 +159,7 @@ class ToolSpecs:
         return tool_id in self.lifecycle.tables.cache.specs(self.lifecycle.records[entry.plugin])
 
     def placeholder(self, entry: RegistryEntry) -> ToolSpec:
-        """What is known of a tool whose plugin was never active."""
+        """The known facts about a tool whose plugin was never active."""
         record = self.lifecycle.records[entry.plugin]
         self.lifecycle.tables.cache.specs(record)
         draft = record.drafts.get(entry.id) or ToolSpec(entry.id, version=record.candidate.version, plugin=entry.plugin)
@@ -287,7 +287,7 @@ class ToolSpecs:
         return [spec for spec in found if spec.id not in changed] if changed else found
 
     def rights(self, record: PluginRecord, spec: ToolSpec) -> Rights:
-        """What the host allows a plugin's tool and the calls that it makes, without scopes."""
+        """The rights of a plugin's tool and of the calls that it makes, as the host allows them, without scopes."""
         own, host = record.capabilities(spec), self.config.capabilities
         return Rights(
             own,

@@ -28,7 +28,7 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class ToolsDiff:
-    """What a refresh changed, by tool id. It can also be awaited, for callers that await every method."""
+    """The changes by a refresh, by tool id. It can also be awaited, for callers that await every method."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Tools:
         return tuple(sorted(self._specs.without_changed(allowed), key=lambda spec: spec.id))
 
     def get(self, tool: str, default: D | None = None) -> ToolSpec | D | None:
-        """One tool with its full definition, or `default`; activates its plugin if only the id is known.
+        """A tool with its full definition, or `default`; activates its plugin if only the id is known.
 
         In async code activate the plugin first (`await tavern.plugins.activate(name)`): an import blocks the loop.
 
@@ -120,7 +120,7 @@ class Tools:
             return default
 
     def __getitem__(self, tool: str) -> ToolSpec:
-        """One tool with its full definition; activates its plugin if only the id is known.
+        """A tool with its full definition; activates its plugin if only the id is known.
 
         Raises:
             ToolNotFound: it does not exist; names the nearest (TOOL_NOT_FOUND).
@@ -227,7 +227,7 @@ class Tools:
     def needs(
         self, tool: str | ToolSpec, *, profile: ProfileLike | None = None, context: CallContext | None = None
     ) -> ToolNeed | None:
-        """What a tool needs and its plugin, the host, the profile or the caller does not allow; None: nothing.
+        """The needs of a tool that its plugin, the host, the profile or the caller does not allow; None: none.
 
         The tool is still listed, so that a caller sees what is missing. Its calls are refused until then.
 
@@ -241,7 +241,7 @@ class Tools:
     def lacking(
         self, tools: Iterable[ToolSpec], *, profile: ProfileLike | None = None, context: CallContext | None = None
     ) -> dict[str, ToolNeed]:
-        """`needs` of several tools: id → what it lacks; only for tools that lack something."""
+        """`needs` of several tools: id → the missing capabilities; only for tools that lack some."""
         return self._availability.lacking(tools, profile, context)
 
     def register(self, *offers: Any, plugin: str = "app") -> tuple[str, ...]:
@@ -315,7 +315,7 @@ class Tools:
         return self._specs.policy().tool_groups(tools)
 
     def known(self, tool: str) -> ToolSpec:
-        """What is known of a tool without activating anything.
+        """The known definition of a tool, without activating anything.
 
         Raises:
             ToolNotFound: it does not exist (TOOL_NOT_FOUND).

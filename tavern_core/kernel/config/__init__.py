@@ -1,1 +1,1 @@
-"""tavern.yaml and its variables: every source read, checked where it is, laid over the ones before."""
+"""tavern.yaml and its variables: reads and checks every source, and merges them in order."""

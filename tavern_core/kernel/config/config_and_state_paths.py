@@ -52,7 +52,7 @@ def project_home(root: Path, project: Path) -> Path:
 
 
 def is_unconfigured(cwd: Path, env: Mapping[str, str], user_file: Path) -> bool:
-    """Whether every value is its default for sure: there is no file and no variable that could say something else."""
+    """Whether every value is certainly its default: there is no file and no variable that could set another one."""
     if user_file.exists() or any(name.startswith(PREFIX) and name != HOME_VARIABLE for name in env):
         return False
     for folder in (cwd, *cwd.parents):

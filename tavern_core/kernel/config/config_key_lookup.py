@@ -1,4 +1,4 @@
-"""The keys of tavern.yaml as the model has them: how a key may be spelt, and what kind of value belongs there.
+"""The keys of tavern.yaml by its model: their spellings, and the kinds of values that they take.
 
 A path is a tuple of keys in the spelling of the file: ``("limits", "timeoutMs")``. The free parts (`config`, `settings`,
 names of groups, callers, slots) take any key.
@@ -22,7 +22,7 @@ ValueShape = Literal["section", "mapping", "list", "boolean", "integer", "text",
 FREE: Final = frozenset({"config", "settings"})
 """Top-level keys whose values the model does not describe."""
 REFERENCE_MARK: Final = "$"
-"""A mapping with a key that begins so is one value: ``{"$env": "NAME"}``."""
+"""The first character of a key that makes a mapping a single value: ``{"$env": "NAME"}``."""
 
 
 def model_for(keys: Container[str]) -> type[HostConfig]:
@@ -50,7 +50,7 @@ def section_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def annotation_at(path: Keys) -> Any:
-    """The type of the value at `path`; None where the model knows no such key."""
+    """The type of the value at `path`; None if the model knows no such key."""
     here: Any = model_for(path[:1])
     for key in path:
         here, _ = _required(here)
@@ -68,7 +68,7 @@ def annotation_at(path: Keys) -> Any:
 
 
 def shape_of(annotation: Any) -> tuple[ValueShape, bool]:
-    """What kind of value a type takes, and whether it may be null."""
+    """The kind of value that a type takes, and whether it may be null."""
     kind, optional = _required(annotation)
     if section_of(kind) is not None:
         return "section", optional
@@ -94,7 +94,7 @@ def _required(annotation: Any) -> tuple[Any, bool]:
 
 
 def siblings(path: Keys) -> list[str]:
-    """The keys that exist where the last part of `path` stands, for suggestions."""
+    """The keys beside the last part of `path`, for suggestions."""
     section = section_of(annotation_at(path[:-1]))
     return [] if section is None else list(section_keys(section))
 
@@ -185,7 +185,7 @@ def split_key(
 
 
 def put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set the value at `path`; sections that are missing, or are none, are created."""
+    """Set the value at `path`; creates missing sections, and replaces values that are no sections."""
     for key in path[:-1]:
         if not isinstance(data.get(key), dict):
             data[key] = {}

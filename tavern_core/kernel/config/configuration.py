@@ -1,4 +1,4 @@
-"""How this host is set up: every source read, checked where it is, and laid over the ones before.
+"""The configuration of a host: reads every source, checks it at its place, and merges it with the sources before.
 
     defaults < user config.yaml < project tavern.yaml or [tool.tavern] < TAVERN_SECTION__KEY < flags
 
@@ -65,7 +65,7 @@ _MOST_SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """The configuration of one host and where each value comes from."""
+    """The configuration of one host and the origin of each value."""
 
     config: HostConfig
     """Its folders (`plugins.roots`, `plugins.vcp`, `profiles`, `skills`, `workflows.roots`, `assistant.examples`, `knowledge`) are absolute."""
@@ -84,7 +84,7 @@ class LoadedConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFiles:
-    """Where the configuration of a host is read from; the files need not exist."""
+    """The sources of a host's configuration; the files need not exist."""
 
     home: Path
     user: Path
@@ -124,7 +124,7 @@ def load(
         cwd: default: the working folder.
         env: default: the process's environment.
         home: the state folder.
-        overrides: what flags say: nested, or with dotted keys. Strongest.
+        overrides: values of flags: nested, or with dotted keys. Strongest.
 
     Raises:
         ConfigInvalid: a source is wrong or a named file is missing; `findings` has every problem with its place
@@ -170,7 +170,7 @@ def with_project_state(loaded: LoadedConfig, program: Path | None = None) -> Loa
 
 
 def state_root(home: Path) -> Path:
-    """`home`, or the folder that holds the state of every project where it is one of them: what no box may see."""
+    """The folder that no box may see: `home`, or the folder of all projects' state folders if `home` is one of them."""
     import platformdirs
 
     root = platformdirs.user_data_path(APP_NAME)
@@ -178,7 +178,7 @@ def state_root(home: Path) -> Path:
 
 
 def prepare_home(loaded: LoadedConfig) -> Path:
-    """Create the state folder, private to its owner, make sure that it can be written, and return it.
+    """Create the state folder, private to its owner, and check that it is writable; returns it.
 
     Raises:
         ConfigInvalid: it cannot be created or written (CONFIG_INVALID).
@@ -250,7 +250,7 @@ def _project_layer(
 
 
 def _problems(layer: ConfigLayer) -> list[Finding]:
-    """What the model says about one layer, each problem at its place."""
+    """The errors of the model about one layer, each at its place."""
     if not layer.data:
         return []
     try:
@@ -265,7 +265,7 @@ def _problems(layer: ConfigLayer) -> list[Finding]:
 
 
 def _of_layers(merged: Mapping[str, Any], layers: Sequence[ConfigLayer]) -> HostConfig:
-    """Raises ConfigInvalid: layers that are right alone contradict each other; names the strongest that has the place (CONFIG_INVALID)."""
+    """Validate merged layers. Raises ConfigInvalid: valid layers contradict each other (CONFIG_INVALID)."""
     try:
         return _validated(merged)
     except ValidationError as error:
@@ -281,7 +281,7 @@ def _of_layers(merged: Mapping[str, Any], layers: Sequence[ConfigLayer]) -> Host
 
 
 def _validated(data: Mapping[str, Any]) -> HostConfig:
-    """Strict: ``"5"`` is not a number and ``true`` is not 1. By way of JSON, where a list is a list."""
+    """Validate strictly: ``"5"`` is not a number and ``true`` is not 1. By way of JSON, where a list is a list."""
     free = {key: value for key, value in data.items() if key in FREE and isinstance(value, Mapping)}
     described = {key: value for key, value in data.items() if key not in free}
     text = json.dumps(described, default=_as_text)
@@ -289,7 +289,7 @@ def _validated(data: Mapping[str, Any]) -> HostConfig:
 
 
 def _as_text(value: Any) -> str | list[Any] | dict[str, Any]:
-    """What programs hand in besides JSON: paths, sets, other mappings. Anything else is named by the error it causes."""
+    """Convert further types that programs pass: paths, sets, mappings. Other values cause an error that names them."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, set | frozenset):
@@ -345,7 +345,7 @@ def _placed(part: Any, path: Keys, value: Any) -> Any:
 
 
 def _merge(layers: list[ConfigLayer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
-    """All values as written, the folders among them made absolute, and where each value is."""
+    """Merge all layers: values as written, their folders as absolute paths, and the origin of each value."""
     merged: dict[str, Any] = {}
     default: dict[str, Any] = {}
     for path, names in _FOLDERS.items():

@@ -1,6 +1,6 @@
 """TAVERN_* variables as configuration: ``TAVERN_LIMITS__TIMEOUT_MS=500`` is ``limits.timeoutMs: 500``.
 
-What a text means is the model's business: numbers, booleans (``1 true yes on``), lists (``a,b`` or ``[a, b]``), mappings
+The model decides the meaning of a text: numbers, booleans (``1 true yes on``), lists (``a,b`` or ``[a, b]``), mappings
 (``{a: b}``), ``null`` where a value may be missing. An empty text is an empty list or mapping, and an error elsewhere.
 
     TAVERN_LOAD_PLUGINS      plugins.load: only these; empty: none
@@ -68,7 +68,7 @@ def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ..
     """The layer of all TAVERN_* variables of `env`.
 
     Args:
-        disabled: what the layers below disable already.
+        disabled: plugins that the layers below disable already.
     """
     data: dict[str, Any] = {}
     names: dict[Keys, str] = {}

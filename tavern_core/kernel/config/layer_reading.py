@@ -1,4 +1,4 @@
-"""One source of configuration, read: a file, the environment, a mapping. Each knows where every value of it is."""
+"""Reads a source of configuration: a file, the environment, a mapping. Each knows the places of its values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ConfigLayer:
     findings: tuple[Finding, ...] = ()
 
     def origin(self, path: Keys) -> str:
-        """Where the value at `path` comes from, for a person."""
+        """The origin of the value at `path`, for a person."""
         where = self.locate(path)
         return f"{where.file}:{where.line}" if where.line else where.file
 
@@ -57,7 +57,7 @@ def mapping_layer(name: str, data: Mapping[str, Any], base: Path) -> ConfigLayer
 
 
 def yaml_layer(path: Path) -> ConfigLayer:
-    """tavern.yaml or config.yaml."""
+    """Read tavern.yaml or config.yaml."""
     from tavern_core.kernel.text.yaml_reader import read_yaml
 
     content, problems = _read(path)
@@ -77,7 +77,7 @@ def yaml_layer(path: Path) -> ConfigLayer:
 
 
 def toml_layer(path: Path) -> ConfigLayer | None:
-    """``[tool.tavern]`` of pyproject.toml; None when it has none. Mistakes elsewhere in the file are not ours to report."""
+    """Read ``[tool.tavern]`` of pyproject.toml; None: there is none. Mistakes elsewhere in it are not reported."""
     from tavern_core.kernel.text.document import decode
 
     content, problems = _read(path)
@@ -111,12 +111,12 @@ def toml_layer(path: Path) -> ConfigLayer | None:
 
 
 def file_layer(path: Path) -> ConfigLayer | None:
-    """A configuration file of any kind."""
+    """Read a configuration file of any kind."""
     return toml_layer(path) if path.suffix == ".toml" else yaml_layer(path)
 
 
 def find_project_layer(start: Path) -> tuple[ConfigLayer | None, list[Finding]]:
-    """The first tavern.yaml or pyproject.toml with [tool.tavern] in `start` or a folder above, and what was odd.
+    """The first tavern.yaml or pyproject.toml with [tool.tavern] in or above `start`, and warnings about others.
 
     A file further up that another user owns is ignored: its owner could point this host at their plugins.
     """
@@ -215,7 +215,7 @@ def _spelling(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def _toml_line(text: str, keys: Keys) -> int:
-    """The line of a key; TOML readers give no places. The nearest line above it that is certain."""
+    """The line of a key, as TOML readers give no places: the nearest line above it that is certain."""
     table: tuple[str, ...] = ()
     best = (-1, 0)
     wanted = ("tool", "tavern", *keys)

@@ -45,7 +45,7 @@ def set_value(file: Path, path: Keys, value: Any) -> None:
 
 
 def set_members(file: Path, section: str, members: Mapping[str, Any]) -> None:
-    """`set_value` for new keys of a section: all of them are written, or none. Raises as it."""
+    """Set new keys of a section, as `set_value` does: all of them are written, or none."""
     (first, value), *others = members.items()
 
     def edit(text: str) -> str:
@@ -66,7 +66,7 @@ def set_members(file: Path, section: str, members: Mapping[str, Any]) -> None:
 
 
 def unset_value(file: Path, path: Keys) -> bool:
-    """Take `path` out of a configuration file; False when it is not there. Raises as `set_value`."""
+    """Remove `path` from a configuration file; False if it is not there. Raises as `set_value`."""
     if not file.is_file():
         return False
     before = read_text(file.resolve(), LARGEST_FILE) or ""
@@ -140,7 +140,7 @@ def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
 
 
 def _put(data: dict[str, Any], path: Keys, value: Any) -> Keys:
-    """Set it in the data; the path as the file spells it."""
+    """Set a value in the data; returns the path as the file spells it."""
     spelt: list[str] = []
     for at, key in enumerate(path):
         name = _spelling(data, key)
@@ -155,7 +155,7 @@ def _put(data: dict[str, Any], path: Keys, value: Any) -> Keys:
 
 
 def _drop(data: dict[str, Any], path: Keys) -> Keys:
-    """Take it out of the data with the sections that become empty; the path that was removed, empty if none was."""
+    """Remove a value from the data, with sections that become empty; returns the removed path, empty: none."""
     name = _spelling(data, path[0])
     if name not in data:
         return ()
@@ -221,7 +221,7 @@ def _appended(text: str, node: yaml.MappingNode, path: Keys, written: str) -> st
 
 
 def _lines_of(text: str, node: yaml.MappingNode, path: Keys) -> tuple[int, int]:
-    """From where to where the text of a key goes: whole lines in a block, with its comma in ``{}``."""
+    """The range of the text of a key: whole lines in a block, with its comma in ``{}``."""
     key, value = _pair(node, path[0])
     assert key is not None
     assert value is not None
@@ -243,7 +243,7 @@ def _pair(node: yaml.MappingNode, name: str) -> tuple[yaml.Node | None, yaml.Nod
 
 
 def _end(node: yaml.Node) -> int:
-    """Where the text of a node ends, without the comments and line ends behind it that the reader counts to it."""
+    """The end of a node's text, without the comments and line ends after it that the reader counts as part of it."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return max(_end(part) for part in (last if isinstance(last, tuple) else (last,)))

@@ -52,9 +52,9 @@ _NOT_PLUGINS: Final = frozenset({"__pycache__", "node_modules"})
 
 @dataclass(frozen=True)
 class Discovery:
-    """Everything that was found.
+    """The result of a discovery.
 
-    `plugins` come in the order of their names, one per name; `diagnostics` say what else was there.
+    `plugins` are sorted by name, one per name; `diagnostics` report everything else.
     """
 
     plugins: tuple[FoundPlugin, ...]
@@ -68,7 +68,7 @@ class Discovery:
         settings: Iterable[Mapping[str, Any]] = (),
         nodes: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Remember what a plugin's code gave when it was activated, for as long as its files do not change.
+        """Cache what a plugin's code provided when it was activated, for as long as its files do not change.
 
         Args:
             specs: its tools; only those that the manifest declares by id alone are stored.
@@ -104,7 +104,7 @@ def discover(
         sys_path: where to look for distributions; None: this interpreter's own path and finders.
 
     Returns:
-        What was found. Never raises because of what is in a plugin.
+        The discovered plugins. Never raises because of the content of a plugin.
     """
     folders = [root if isinstance(root, PluginRoot) else PluginRoot(root) for root in roots]
     paths = _paths(sys.path if sys_path is None else sys_path, expand=sys_path is not None) if entry_points else []
@@ -171,7 +171,7 @@ def _name(plugin: FoundPlugin) -> str:
 
 
 class _DiscoveryRun:
-    """One discovery. Used once."""
+    """A single discovery. Used once."""
 
     def __init__(self, index: DiscoveryIndex, paths: Sequence[str], *, is_own_path: bool) -> None:
         self.found: list[FoundPlugin] = []
@@ -277,7 +277,7 @@ class _DiscoveryRun:
     # Both --------------------------------------------------------------------------------------------------------------
 
     def _real(self, folder: str) -> str:
-        """As `os.path.realpath`; what hundreds of packages have above them is followed once."""
+        """The result of `os.path.realpath`; common parent folders of hundreds of packages are resolved once."""
         above, name = os.path.split(folder)
         if above not in self._real_folders:
             self._real_folders[above] = os.path.realpath(above)
@@ -353,8 +353,10 @@ def _added_by_pth(folder: str) -> Iterator[str]:
 
 
 def refuse_entry(candidate: PluginLocation, place: PackageLocation | None) -> IndexedPlugin:
-    """The row of an entry point that cannot be a plugin; looked for again at the next start: the repair may be in a folder that is
-    not watched."""
+    """The row of an entry point that cannot be a plugin.
+
+    It is looked up again at the next start: the repair may be in a folder that is not watched.
+    """
     module, found = candidate.module, candidate.distribution
     entry = f"the entry point {candidate.name} = {candidate.value!r}"
     fix = f'write {candidate.name} = "{module.partition(".")[0] or "tavern_plugin_x"}" under [project.entry-points."tavern.plugins"]'

@@ -1,4 +1,4 @@
-"""Which installed distributions have entry points for us, without reading those that have none.
+"""Finds the installed distributions with entry points for this host, without reading the others.
 
 The rules are those of importlib.metadata (a distribution is its metadata folder; of several with one name the first on the
 path counts), the way is shorter: list each folder of the path once, and parse an `entry_points.txt` only where the bytes of
@@ -22,7 +22,7 @@ GROUP: Final = "tavern.plugins"
 _GROUP_BYTES: Final = GROUP.encode()
 _METADATA_FOLDERS: Final = (".dist-info", ".egg-info")
 _PATH_FINDERS: Final = ("_frozen_importlib_external", "importlib._bootstrap_external", "importlib_metadata")
-"""Where the finders live that look at sys.path, as we do ourselves."""
+"""Modules of the finders that search sys.path, as this module does itself."""
 _LARGEST: Final = 1_000_000
 _SEPARATORS = re.compile(r"[-_.]+")
 _HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -76,7 +76,7 @@ _MOST_ENTRIES: Final = 256
 
 
 def current_entry(path: str, now: int) -> PathEntry:
-    """What is in one entry of sys.path; read if it has changed since this process read it.
+    """The content of an entry of sys.path; read again if it has changed since this process read it.
 
     Args:
         now: nanoseconds since the epoch, from before the call.
@@ -90,7 +90,7 @@ def current_entry(path: str, now: int) -> PathEntry:
 
 
 def _read_entry(path: str, now: int) -> PathEntry:
-    """Look into one entry of sys.path: a folder, an archive, or nothing. `now` as for `current_entry`."""
+    """Read an entry of sys.path: a folder, an archive, or nothing. `now` as for `current_entry`."""
     stamp = compact_stamp_at(path)
     if stamp is None:
         return PathEntry(path, None)
@@ -193,7 +193,7 @@ def distribution(
 
 
 def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tuple[str, str]]]:
-    """The entries of our group in an entry_points.txt, and what is malformed in that section.
+    """The entries of our group in an entry_points.txt, and the malformed lines of that section.
 
     The format is the entry points specification's: ``[group]`` lines, ``name = value`` lines, ``#`` and ``;`` comments.
     """
@@ -223,7 +223,7 @@ def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tupl
 def _read_metadata(
     folder: str, name: str, version: str, files: list[list[Any]]
 ) -> tuple[str, str, list[tuple[str, str]]]:
-    """Name and version as the metadata says, and what is wrong with it; the folder's name replaces what is missing.
+    """The name and version in the metadata, and its problems; the folder's name replaces missing values.
 
     Args:
         files: gets each file that is looked for, with its stamp.
@@ -270,7 +270,7 @@ def _from_archive(path: str) -> Iterator[Distribution]:
 
 
 def from_foreign_finders() -> list[Distribution]:
-    """Distributions that finders of other people know (frozen applications, importers of all kinds)."""
+    """Distributions that finders of other programs know (frozen applications, importers of all kinds)."""
     found: list[Any] = []
     for finder in sys.meta_path:
         find = getattr(finder, "find_distributions", None)
@@ -298,7 +298,7 @@ def _from_objects(found: Sequence[Any]) -> Iterator[Distribution]:
 
 
 def first_of_each(entries: Sequence[PathEntry]) -> tuple[list[tuple[PathEntry, Distribution]], list[Diagnostic]]:
-    """The distributions that count, in the order of the path, and what is wrong with any of them.
+    """The distributions that count, in the order of the path, and the problems of all of them.
 
     As in importlib.metadata the first of a name on the path hides the others. Two in one folder are the rest of an
     interrupted upgrade: the higher version counts.

@@ -1,4 +1,4 @@
-"""A discovered plugin: what is known about it without importing its code.
+"""A discovered plugin: the facts that are known without importing its code.
 
 Its name and tool ids are available at once; facts, findings, the Manifest and the tools are built on demand from what the
 index stores of it (`rows`).
@@ -37,7 +37,7 @@ MANIFEST_FILE: Final = "plugin.yaml"
 
 @dataclass(frozen=True, eq=False)
 class FoundPlugin:
-    """One plugin, found and not imported.
+    """A plugin that was found and not imported.
 
     `findings` with an error mean that it is failed; then `manifest` is None and the facts hold what could be read.
     """
@@ -47,12 +47,12 @@ class FoundPlugin:
 
     @property
     def name(self) -> str:
-        """Its unique name; for a failed one the best there is."""
+        """Its unique name; for a failed plugin the best known one."""
         return self.row.name
 
     @property
     def source(self) -> Source:
-        """Where it was found: folder, entry_point, vcp, skill."""
+        """The kind of its source: folder, entry_point, vcp, skill."""
         return self.candidate.source
 
     @cached_property
@@ -117,7 +117,7 @@ class FoundPlugin:
 
     @cached_property
     def files(self) -> PluginFiles | None:
-        """Where its files are read from; None where no package was found."""
+        """The source of its files; None if no package was found."""
         row = self.row
         if not row.folder:
             return None
@@ -132,7 +132,7 @@ class FoundPlugin:
 
     @property
     def location(self) -> str:
-        """Where it is, for the operator."""
+        """Its location, for the operator."""
         if not self.row.prefix:
             return self.row.folder
         return self.files.place if self.files is not None else ""
@@ -162,9 +162,9 @@ class FoundPlugin:
         return unpack_tools(self.row.details.get(TOOLS), self.tool_findings)
 
     def current_tools(self) -> DeclaredTools:
-        """The same, after a look at the tool files: read again when one was added, edited or removed.
+        """The same after checking the tool files: read again if one was added, edited or removed.
 
-        For the moment the plugin is used (DESIGN §5); `tools` itself stays what it was.
+        Called when the plugin is used (DESIGN §5); `tools` itself does not change.
         """
         stamps, files = self.tools.stamps, self.files
         if files is None or not stamps or all(files.stamp(relative) == stamp for relative, stamp in stamps):
@@ -198,7 +198,7 @@ class FoundPlugin:
         return None if remembered is None or remembered["nodes"] is None else tuple(remembered["nodes"])
 
     def _remembered(self) -> Mapping[str, Any] | None:
-        """What the code returned when last active, if no file has changed since."""
+        """The data that the code returned when last active, if no file has changed since."""
         remembered: Mapping[str, Any] | None = self.row.details.get(CODE)
         if not remembered or self.files is None or remembered["files"] != _fingerprint(self.files):
             return None

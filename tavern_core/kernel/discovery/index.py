@@ -1,4 +1,4 @@
-"""The cached index: what was found last time, so that the next start need not read it again.
+"""The index, a cache of the last discovery, so that the next start need not read every plugin again.
 
     index-<key>.json    line 1    {"format", "key", "crc", "light"}
                         line 2    {"paths": [...], "rows": [...]}     what every start needs, decoded at once
@@ -36,7 +36,7 @@ _MOST_FILES: Final = 16
 
 
 class PluginLocation(NamedTuple):
-    """Somewhere a plugin may be."""
+    """A place where a plugin may be."""
 
     source: Source
     key: str
@@ -48,7 +48,7 @@ class PluginLocation(NamedTuple):
     root: int = 0
     distribution: Distribution | None = None
     value: str = ""
-    """For entry points: what is behind the ``=``."""
+    """For entry points: the text after the ``=``."""
     is_trusted: bool = True
     """False for a skill of a project, which its operator must trust first."""
 
@@ -103,20 +103,20 @@ class _Text(bytes):
 
 @dataclass(slots=True)
 class IndexedPlugin:
-    """What the index keeps of one plugin; every field is JSON. Each start builds hundreds, so its heavy half is decoded on demand."""
+    """The stored facts about a plugin, all JSON. Each start builds hundreds, so the heavy half is decoded on demand."""
 
     key: str
-    """Where it came from: the folder, or distribution, version, entry point and value."""
+    """Its origin: the folder, or distribution, version, entry point and value."""
     folder: str
     """The real folder that holds plugin.yaml, or the archive; empty where no package was found."""
     name: str
     prefix: str = ""
     """For a package in a zip: its folder in there."""
     source_folder: str = ""
-    """Where the links of an editable-strict install lead."""
+    """The folder to which the links of an editable-strict install lead."""
     watched: dict[str, CompactStamp | None] = field(default_factory=dict)
-    """What is checked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder and its files, each by its
-    path below the folder."""
+    """The paths that are checked at each start, with their stamps: the folder itself, plugin.yaml, the tool folder and
+    its files, relative to the folder."""
     is_settled: bool = True
     is_failed: bool = False
     ids: list[str] = field(default_factory=list)
@@ -141,7 +141,7 @@ class IndexedPlugin:
         ]  # fmt: skip
 
     def is_current(self) -> bool:
-        """True when what is watched bears the times that it had when it was read."""
+        """True if the watched paths still have the stamps with which they were read."""
         return self.is_settled and have_stamps(self.folder, self.watched.items())
 
 
@@ -192,7 +192,7 @@ def unpack_tools(data: Any, findings: tuple[Finding, ...] = ()) -> DeclaredTools
 
 
 class DiscoveryIndex:
-    """What is remembered for one interpreter, path and set of roots."""
+    """The stored results for one interpreter, path and set of roots."""
 
     def __init__(self, file: Path | None, paths: Sequence[str], roots: Iterable[str]) -> None:
         self.paths: dict[str, PathEntry] = {}

@@ -35,7 +35,7 @@ class ManifestFacts:
     start: bool = False
     isolation: str = "none"
     sections: frozenset[str] = frozenset()
-    """The sections that are there, with `tools`, `nodes`, `frontend` and `configOptions`: what contribute-hooks need."""
+    """The present sections, with `tools`, `nodes`, `frontend` and `configOptions`: needed for contribute-hooks."""
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Section → the names it declares: ``{"commands": ("greet",)}``."""
     before: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class ManifestFacts:
     tools_entry: str = ""
     """The folder of the tool files; empty when there is none."""
     off: str = ""
-    """Why nothing of it runs here, whatever is granted: for folders in the formats of other systems."""
+    """The reason why nothing of it runs here, whatever is granted: for folders in the formats of other systems."""
 
     def to_json(self) -> list[Any]:
         """The facts as one JSON array, in the order of the fields."""

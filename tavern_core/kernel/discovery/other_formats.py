@@ -1,7 +1,7 @@
 """Folders in the formats of other systems, which are found beside plugins: VCP plugins and skills.
 
-What makes a folder one of them is a file. It is translated into a plugin (`kernel/manifest/translated_plugin.py`) and from then on treated like
-any other: indexed, judged, reviewed, granted. Code in it is never imported.
+A marker file identifies such a folder. It is translated into a plugin (`kernel/manifest/translated_plugin.py`) and then
+treated like any other: indexed, judged, reviewed, granted. Code in it is never imported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def marker_file(names: Iterable[str], source: Source) -> str:
 
 
 def translate(source: Source, folder: str, content: bytes, files: PluginFiles, *, is_trusted: bool) -> TranslatedPlugin:
-    """The plugin that a folder is.
+    """Translate a folder into a plugin.
 
     Args:
         folder: its name.
@@ -57,7 +57,7 @@ def translate(source: Source, folder: str, content: bytes, files: PluginFiles, *
 
 
 def name_of(source: Source, folder: str) -> str:
-    """The name of a plugin of which nothing but its folder can be read."""
+    """The name of a plugin of which only the folder can be read."""
     from tavern_core.kernel.manifest.tool_ids import plugin_name
 
     return plugin_name(folder, "skill-" if source == "skill" else "")
@@ -66,7 +66,7 @@ def name_of(source: Source, folder: str) -> str:
 def roots_of(
     plugins: Sequence[str], vcp: Sequence[str], project_skills: Sequence[str], user_skills: Sequence[str]
 ) -> list[PluginRoot]:
-    """All folders to look in; of two skills of one name that of the project is used.
+    """All folders to search; of two skills with one name, the project's is used.
 
     A folder that is the project's and the user's, because the project is the home folder, is the user's.
     """

@@ -1,4 +1,4 @@
-"""Where is a package, without importing it or any of its parents?
+"""Locates a package without importing it or any of its parents.
 
 `importlib.util.find_spec("a.b")` imports `a` (PEERS). So the top level is looked up on the path as the import system would,
 and the rest is walked by hand:
@@ -28,7 +28,7 @@ _OWN_FINDERS: Final[tuple[object, ...]] = (BuiltinImporter, FrozenImporter, Path
 
 @dataclass(frozen=True, slots=True)
 class PackageLocation:
-    """Where one name was found."""
+    """The location of a name."""
 
     kind: Literal["package", "namespace", "module"]
     folder: str = ""
@@ -36,15 +36,15 @@ class PackageLocation:
     prefix: str = ""
     """For a package in a zip: its folder in there, with a slash at the end."""
     portions: tuple[str, ...] = ()
-    """The folders of a namespace package, or further places where submodules are looked for."""
+    """The folders of a namespace package, or further places in which submodules are searched."""
 
 
 class PackageFinder:
-    """Answers for one sys.path.
+    """Locates packages on one sys.path.
 
     Args:
         paths: the entries, in order.
-        listings: entry → the names in that folder, where they are known already.
+        listings: entry → the names in that folder, if they are already known.
         ask_hooks: also ask the finders of this interpreter (when `paths` is its own sys.path).
     """
 
@@ -96,7 +96,7 @@ class PackageFinder:
         return PackageLocation("namespace", portions=tuple(portions)) if portions else None
 
     def _listing(self, folder: str) -> frozenset[str] | None:
-        """The names in a folder; None when it is none."""
+        """The names in a folder; None if it is not a folder."""
         if folder not in self._names:
             try:
                 self._names[folder] = frozenset(os.listdir(folder))  # noqa: PTH208
@@ -121,7 +121,7 @@ class PackageFinder:
         return None
 
     def _archive(self, entry: str) -> tuple[str, str, frozenset[str]] | None:
-        """The archive that `entry` is or is in, the folder in it, and all its names."""
+        """The archive that `entry` is or that contains it, the folder in it, and all its names."""
         if entry not in self._zips:
             self._zips[entry] = _open_archive(entry)
         return self._zips[entry]
@@ -150,7 +150,7 @@ class PackageFinder:
         return None
 
     def _from_mapping(self, name: str) -> PackageLocation | None:
-        """From the file that setuptools' editable installs leave: ``__editable___x_finder.py`` holds ``MAPPING``."""
+        """Look up a name in ``MAPPING`` of ``__editable___x_finder.py``, a file of setuptools' editable installs."""
         if self._mapping is None:
             self._mapping = {}
             for entry in self._paths:

@@ -34,7 +34,7 @@ def read_plugin(candidate: PluginLocation, folder: str, prefix: str, now: int) -
     """Read the plugin in `folder` (or in the folder `prefix` of the archive `folder`).
 
     Args:
-        candidate: how it was found.
+        candidate: the location at which it was found.
         now: nanoseconds since the epoch, from before anything was read.
     """
     row = IndexedPlugin(candidate.key, folder, candidate.name, prefix)
@@ -72,7 +72,7 @@ def _filled(
     tools: DeclaredTools,
     now: int,
 ) -> IndexedPlugin:
-    """The row with what was read."""
+    """Add the data that was read to a row."""
     row.name = facts.name
     row.facts = facts.to_json()
     row.findings = [finding_row(finding) for finding in findings]
@@ -123,7 +123,7 @@ def unreadable(candidate: PluginLocation, folder: str, prefix: str, error: Excep
 def _failed(
     row: IndexedPlugin, candidate: PluginLocation, findings: Sequence[Finding], reading: ManifestReading | None = None
 ) -> IndexedPlugin:
-    """A plugin that cannot be used is a row like any other, under the best name there is."""
+    """The row of a plugin that cannot be used: like any other, under the best known name."""
     written = reading.written_name if reading is not None else ""
     name = written if is_plugin_name(written) else candidate.name
     data = reading.document.data if reading is not None else None
@@ -142,13 +142,13 @@ def _watch(row: IndexedPlugin, now: int, *tails: str) -> None:
 
 
 def _link_source(folder: str) -> str:
-    """Where plugin.yaml really is, when pip made a tree of links to the source (editable-strict); else empty."""
+    """The real folder of plugin.yaml if pip made a tree of links to the source (editable-strict); else empty."""
     manifest = f"{folder}/{MANIFEST_FILE}"
     return os.path.dirname(os.path.realpath(manifest)) if os.path.islink(manifest) else ""  # noqa: PTH114, PTH120
 
 
 def unreadable_manifest(files: PluginFiles) -> Finding | None:
-    """What is in the place of plugin.yaml: a link, something that is not a file, a file of another name; None: nothing."""
+    """A finding about what is in the place of plugin.yaml: a link, no file, a file of another name; None: nothing."""
     where = Location(MANIFEST_FILE)
     if problem := files.problem(MANIFEST_FILE):
         if "link" in problem:

@@ -1,1 +1,1 @@
-"""How code is run: in a loop or without one, in threads, within a time."""
+"""Running code: in a loop or without one, in threads, within a time limit."""

@@ -19,7 +19,7 @@ COPIED_HINT = "open a separate host in the forked process"
 
 
 def fork_problem(owner: int) -> str:
-    """What is wrong with a copy of an open host.
+    """The problem of a copy of an open host.
 
     Args:
         owner: the process that opened it.
@@ -28,7 +28,7 @@ def fork_problem(owner: int) -> str:
 
 
 class Portal:
-    """`run(coroutine)` from any thread but its own.
+    """Runs coroutines on its own loop, from any thread but its own.
 
     Args:
         name: of its thread.
@@ -77,7 +77,7 @@ class Portal:
             raise
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run `coroutine` on the portal's loop; its answer, when it is there.
+        """Run `coroutine` on the portal's loop; returns a future for its answer.
 
         Raises:
             UsageError: called from the portal's own thread, or after `close` (USAGE).
@@ -118,13 +118,13 @@ class Portal:
             thread.join(timeout=5)
 
     def check(self) -> None:
-        """Raises UsageError when the host is closed, or is a copy that `os.fork` made of an open one (USAGE)."""
+        """Check that the host is usable. Raises UsageError: it is closed, or an `os.fork` copy (USAGE)."""
         if self._closed:
             raise UsageError("this host is closed", hint="open another with Tavern.open(...)")
         self.check_owner()
 
     def check_owner(self) -> None:
-        """Raises UsageError when the host is a copy that `os.fork` made of an open one (USAGE)."""
+        """Check the owner of the host. Raises UsageError: it is a copy by `os.fork` of an open one (USAGE)."""
         if self._copied_from:
             raise UsageError(fork_problem(self._copied_from), hint=COPIED_HINT)
 

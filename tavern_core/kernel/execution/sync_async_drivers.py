@@ -25,11 +25,11 @@ from tavern_core.kernel.execution.threads import Owner, ThreadPool
 
 T = TypeVar("T")
 GRACE_S = 0.25
-"""How long cancelled async work may take to end before the host goes on without it."""
+"""Time in which cancelled async work must end before the host continues without it."""
 
 
 class TimeLimit(Exception):
-    """The time was over. `stopped` is False when the work goes on and could not be ended, `begun` when it still waited for its turn."""
+    """The time was over. `stopped` is False if the work could not be ended, `begun` if it had not started."""
 
     def __init__(self, stopped: bool, begun: bool = True, goes_on: Future[Any] | None = None) -> None:
         super().__init__("time limit")
@@ -40,7 +40,7 @@ class TimeLimit(Exception):
 
 
 class StoreTimeout(TimeLimit):
-    """The time was over before the store of the host answered; the tool has not begun. `is_asked`: the store may yet do it."""
+    """The time was over before the store answered; the tool has not begun. `is_asked`: the store may still do it."""
 
     def __init__(self, is_asked: bool) -> None:
         super().__init__(stopped=True, begun=False)
@@ -48,7 +48,7 @@ class StoreTimeout(TimeLimit):
 
 
 class CancelledWhileRunning(asyncio.CancelledError):
-    """The caller was cancelled, and what it waited for goes on in a thread: `goes_on` is done when that has ended."""
+    """The caller was cancelled, and the awaited work continues in a thread: `goes_on` is done when that has ended."""
 
     def __init__(self, goes_on: Future[Any]) -> None:
         super().__init__()
@@ -56,18 +56,18 @@ class CancelledWhileRunning(asyncio.CancelledError):
 
 
 class CancelledBeforeStart(asyncio.CancelledError):
-    """The caller was cancelled while the work still waited for its turn."""
+    """The caller was cancelled before the work started."""
 
     begun = False
 
 
 def has_begun(error: BaseException) -> bool:
-    """Whether the work that `error` ended had begun; an executor says that it had not by ``error.begun = False``."""
+    """Whether the work that `error` ended had begun; an executor reports that it had not by ``error.begun = False``."""
     return getattr(error, "begun", True) is not False
 
 
 class ExecutionMode(Protocol):
-    """How blocking calls and awaitables are run. `seconds` is the time left, None: no limit; `owner`: whose work it is."""
+    """Runs blocking calls and awaitables. `seconds` is the time left, None: no limit; `owner` that of the work."""
 
     async def blocking(
         self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
@@ -90,12 +90,12 @@ class ExecutionMode(Protocol):
         ...
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long."""
+        """Wait this many seconds."""
         ...
 
 
 class LoopMode:
-    """Under a running event loop."""
+    """Runs code under a running event loop."""
 
     def __init__(self, tools: ThreadPool, hooks: ThreadPool) -> None:
         self._tools = tools
@@ -122,7 +122,7 @@ class LoopMode:
 
 
 class InlineMode:
-    """Without an event loop, on the thread of the caller."""
+    """Runs code without an event loop, on the thread of the caller."""
 
     def __init__(self, hooks: ThreadPool, portal: Portal) -> None:
         self._hooks = hooks
@@ -187,7 +187,7 @@ else:  # there, asyncio asks the operating system for the process id at each loo
 
 
 def cancellations() -> int:
-    """How many cancellations the task that runs now has had; 0 without a task.
+    """Number of cancellations of the task that runs now; 0 without a task.
 
     Compare it with the count at the entry: a task that is cancelled may still call tools in a
     `finally`, and before Python 3.13 a TaskGroup that fails leaves its own cancellation counted. A cancellation that was requested and
@@ -209,7 +209,7 @@ def step_by_hand(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @types.coroutine
 def wait_bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
-    """`await awaitable`, for at most `seconds`; then cancel it, and go on without it when it does not end.
+    """Await `awaitable` for at most `seconds`; then cancel it, and continue without it if it does not end.
 
     The coroutine is driven in the caller's own task: one that never suspends costs no timer and no task, which
     `asyncio.wait_for` and `asyncio.timeout` do (4 and 2 µs). One that swallows its cancellation moves to its
@@ -294,7 +294,7 @@ def _left_behind(work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any,
 
 
 def _end_of(task: asyncio.Task[Any]) -> Future[Any]:
-    """Done when `task` has ended, however it ended; may be waited for on any thread."""
+    """A future that is done when `task` has ended, however it ended; may be awaited on any thread."""
     ended: Future[Any] = Future()
     task.add_done_callback(lambda _: ended.set_result(None))
     return ended
@@ -305,7 +305,7 @@ async def _as_coroutine(awaitable: Awaitable[T]) -> T:
 
 
 async def wait_until_settled(future: Future[Any], seconds: float | None) -> bool:
-    """Wait until work of another thread is done, and leave it as it is; False when it is not within `seconds`.
+    """Wait until work of another thread is done, without changing it; False if it is not done within `seconds`.
 
     `asyncio.wrap_future` would copy its state from one future to the other, and costs twice as much.
     """
@@ -331,7 +331,7 @@ async def wait_until_settled(future: Future[Any], seconds: float | None) -> bool
 
 
 def _look(task: asyncio.Future[Any]) -> None:
-    """Take note of the outcome of abandoned work, so that asyncio does not report it as never retrieved."""
+    """Retrieve the outcome of abandoned work, so that asyncio does not report it as never retrieved."""
     if not task.cancelled():
         task.exception()
 

@@ -34,7 +34,7 @@ Owner: TypeAlias = "tuple[str, str] | None"
 MOST_BEYOND: Final = 256
 """Threads beyond the limit, for owners with no running work."""
 _MOST_KEPT: Final = 1_000
-"""Owners that are remembered; further ones only while they have work."""
+"""Owners that are stored without work; further ones only while they have work."""
 
 
 class _PluginQueue:
@@ -74,7 +74,7 @@ class ThreadPool:
     Args:
         limit: threads that may be busy at once; further work waits, but for the first of each owner.
         name: prefix of the thread names.
-        on_stuck: given the pool and an owner whenever `stuck` of it changes; in any thread.
+        on_stuck: called with the pool and an owner whenever its number of stuck threads changes; in any thread.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ThreadPool:
         return work
 
     def abandon(self, work: Future[Any]) -> bool:
-        """Abandon it: True if it had not started. Running work goes on and does not count as busy."""
+        """Abandon work; True if it had not started. Running work continues and does not count as busy."""
         if work.cancel():
             return True
         if isinstance(work, _WorkItem):
@@ -166,7 +166,7 @@ class ThreadPool:
         return self._busy < self._limit and line.plugin.running < self._share
 
     def _next(self) -> _WorkItem | None:
-        """The next that may start, taken from those that wait: one of each owner in turn."""
+        """The next work that may start, from the waiting owners in turn."""
         for line in self._queue:
             if self._may_start(line):
                 del self._queue[line]
@@ -199,7 +199,7 @@ class ThreadPool:
             work = following if isinstance(following, _WorkItem) else self._ready.get() if following else None
 
     def _run(self, work: _WorkItem) -> _WorkItem | bool:
-        """Run one thing. Returns what this thread runs next, True to wait for something, False to end it."""
+        """Run one work item. Returns the next item of this thread, True to wait for one, False to end the thread."""
         call, work.call = work.call, None
         if call is None or not work.set_running_or_notify_cancel():
             return self._finished(work)
@@ -251,7 +251,7 @@ class StuckThreads:
         self._counts: dict[tuple[str, str], dict[ThreadPool, int]] = {}
 
     def report(self, pool: ThreadPool, owner: tuple[str, str]) -> None:
-        """How much of an owner's code is stuck in a pool has changed."""
+        """Report a changed number of an owner's stuck threads in a pool."""
         plugin, what = owner
         with self._lock:
             counts = self._counts.setdefault(owner, {})

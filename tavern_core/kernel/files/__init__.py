@@ -1,1 +1,1 @@
-"""Files of the host and of plugins: replaced whole, locked, confined, opened with care."""
+"""Files of the host and of plugins: replaced as a whole, locked, confined, opened with care."""

@@ -1,4 +1,4 @@
-"""State files are replaced whole or not at all.
+"""Replaces state files as a whole or not at all.
 
     text --write--> .name.xxxx.tmp --fsync--> complete --replace--> name
 

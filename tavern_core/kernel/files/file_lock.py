@@ -34,7 +34,7 @@ if sys.platform == "win32":
         msvcrt.locking(descriptor, how, 1)
 
     def release(descriptor: int) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.lseek(descriptor, 0, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 
@@ -49,7 +49,7 @@ else:
     _take: Final = fcntl.flock
 
     def release(descriptor: int) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         fcntl.flock(descriptor, _UNLOCK)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 _TICK: Final = 50_000_000
-"""How old a change must be (nanoseconds) to differ in time from the next one, because file systems count in ticks."""
+"""Minimum age of a change (nanoseconds) to differ in time from the next one, because file systems count in ticks."""
 _COARSE_TICK: Final = 2_500_000_000
 """The same for file systems that count whole seconds."""
 Stamp = tuple[int, int, int, int]

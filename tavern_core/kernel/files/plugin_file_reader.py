@@ -29,7 +29,7 @@ _BLOCK: Final = 1 << 20
 
 
 class PluginFiles(Protocol):
-    """Where the files of a plugin are read from."""
+    """The source of a plugin's files."""
 
     @property
     def place(self) -> str:
@@ -68,7 +68,7 @@ class FolderFiles:
     folder: Path
     """Absolute, links resolved."""
     source: Path | None = None
-    """Where the links of an editable-strict install lead: the folder of the real plugin.yaml."""
+    """The folder to which the links of an editable-strict install lead: that of the real plugin.yaml."""
 
     @property
     def place(self) -> str:
@@ -129,7 +129,7 @@ class FolderFiles:
         return "" if number >= MOST_FILES or self._outward_link() else total.hexdigest()
 
     def why_not_whole(self) -> str:
-        """Why there is no hash of all that is in the folder; empty where there is one."""
+        """The reason why there is no hash of all files in the folder; empty if there is one."""
         if link := self._outward_link():
             return f"{link} is a link to a folder outside"
         has_too_many = next(islice(self.files(), MOST_FILES - 1, None), None) is not None
@@ -265,7 +265,7 @@ class ZipFiles:
         return target
 
     def _too_large(self, relative: str) -> zipfile.ZipInfo | None:
-        """A member above `LARGEST_HASHED`, which is not unpacked; at most its claimed size is read of a member."""
+        """A member above `LARGEST_HASHED`, which is not unpacked; of a member, at most its claimed size is read."""
         import zipfile
 
         try:

@@ -20,7 +20,7 @@ _LONGEST: Final = 500
 
 
 def path_problem(relative: str) -> str:
-    """Why `relative` may not name a file inside a plugin; empty when it may.
+    """The reason why `relative` may not name a file inside a plugin; empty if it may.
 
     >>> path_problem("tools/a.tool.json"), path_problem("../other")
     ('', "'..' leaves the plugin's folder")
@@ -46,7 +46,7 @@ def path_problem(relative: str) -> str:
 
 
 def inside(folder: Path, relative: str, *, roots: Sequence[Path] = ()) -> Path | str:
-    """The real path of `relative` beneath `folder`, or why there is none.
+    """The real path of `relative` beneath `folder`, or the reason why there is none.
 
     Args:
         folder: the plugin's folder, itself without links.

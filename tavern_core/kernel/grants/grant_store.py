@@ -33,14 +33,14 @@ from tavern_core.model.result import iso_utc
 
 GrantRecords = Mapping[str, GrantRecord]
 MOST_TRIES: Final = 20
-"""How often a change is repeated if the file is edited without its lock."""
+"""Maximum repetitions of a change if the file is edited without its lock."""
 
 
 class GrantStore:
     """Reads and changes the lock file at `path`.
 
     Args:
-        is_frozen: the host is locked: it reads the file and never changes it.
+        is_frozen: whether the host is locked: it reads the file and never changes it.
         clock: seconds since the epoch, for `grantedAt`.
     """
 
@@ -49,7 +49,7 @@ class GrantStore:
         self.is_frozen = is_frozen
         self._clock = clock
         self._last: tuple[str | None, Grants] = (None, Grants())
-        """The text that was read last, and what it says: the file is read several times while a host opens."""
+        """The last read text and its content: the file is read several times while a host opens."""
 
     def read(self) -> Grants:
         """The content of the file. Never raises: an error is a finding, and grants nothing."""
@@ -78,11 +78,11 @@ class GrantStore:
         return self._decided(facts, tuple(permissions), to_grant=True, by=by)
 
     def refuse(self, facts: PluginFacts, permissions: Iterable[str], *, by: str = "") -> Grants:
-        """Note that what `permissions` names is refused, granted or not until now. Raises as `grant`."""
+        """Record that `permissions` are refused, whether granted before or not. Raises as `grant`."""
         return self._decided(facts, tuple(permissions), to_grant=False, by=by)
 
     def revoke(self, plugin: str, permissions: Iterable[str] = ("*",), *, by: str = "") -> Grants:
-        """Take grants back: they are refused from now on. Works for plugins that are no longer installed, too.
+        """Revoke grants: they are refused from now on. Works for plugins that are no longer installed, too.
 
         Raises:
             PluginNotFound: there is no decision about this plugin (PLUGIN_NOT_FOUND).
@@ -121,7 +121,7 @@ class GrantStore:
         return self._change(lambda records: {name: r for name, r in records.items() if name not in plugins})
 
     def accept_tools(self, upstream: str, tools: Mapping[str, str]) -> Grants:
-        """Take definitions of an upstream's tools as reviewed.
+        """Record definitions of an upstream's tools as reviewed.
 
         Args:
             tools: name → hash; an empty hash forgets the tool.

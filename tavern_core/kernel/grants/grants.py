@@ -1,4 +1,4 @@
-"""What a plugin may use: requested in its manifest *and* granted by the operator, nothing else (SECURITY §1).
+"""The rights of plugins: requested in the manifest *and* granted by the operator, nothing else (SECURITY §1).
 
                       granted      refused      neither
     requested         usable       not usable   not usable, waits for a decision (`pending_consent`)
@@ -31,7 +31,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.wildcard import matches
 
 Tier = Literal["host", "process"]
-"""Where a plugin's code runs: in the host's own process, or confined in its own."""
+"""The place where a plugin's code runs: in the host's own process, or confined in its own."""
 Scopes = Mapping[str, tuple[str, ...]]
 """Capability → paths, hosts or names (`model/capability_scope.py`), never an empty one; absent: without limit."""
 
@@ -72,7 +72,7 @@ class GrantRecord:
     """ISO 8601, UTC."""
     granted_by: str = ""
     tier: Tier | Literal[""] = "host"
-    """For which tier that was decided; empty: written by a version that did not note it."""
+    """The tier for which that was decided; empty: written by a version that did not record it."""
     target: str = ""
     """For an upstream: the reviewed target, see `PluginFacts.target`."""
     tools: Mapping[str, str] = field(default_factory=dict)
@@ -111,11 +111,11 @@ class GrantDecision:
     scopes: Scopes = field(default_factory=dict)
     """Granted scopes of the granted capabilities."""
     changed: frozenset[str] = frozenset()
-    """What differs from the review: ``version``, ``manifest``, ``artifact``."""
+    """The parts that differ from the review: ``version``, ``manifest``, ``artifact``."""
     note: str = ""
     """A sentence about what carried over; empty when nothing changed."""
     tier: Tier = "host"
-    """Where its code runs: never in a lower tier than the grants are for."""
+    """The tier in which its code runs: never a lower one than the grants are for."""
 
     @property
     def is_pending(self) -> bool:
@@ -124,7 +124,7 @@ class GrantDecision:
 
 
 def tier_of(facts: PluginFacts, record: GrantRecord) -> Tier:
-    """The tier for which a plugin was granted what it was.
+    """The tier for which the grants of a plugin were given.
 
     A record without a tier counts for the tier that the plugin has now, if it is about this very plugin.yaml (or was written by
     hand and is about none), and otherwise for its own process: it is unknown what was reviewed.
@@ -211,7 +211,7 @@ def record_of(
 
 
 def difference(facts: PluginFacts, record: GrantRecord | None) -> str:
-    """Why a plugin is not exactly what the lock file says, in a sentence; empty when it is."""
+    """The difference between a plugin and its record in the lock file, in a sentence; empty if there is none."""
     if record is None:
         return "it is not in the lock file"
     if facts.version != record.version:

@@ -18,7 +18,7 @@ import yaml
 from tavern_core.kernel.text.yaml_dialect import EventParser
 
 Key = tuple[str, ...]
-"""A place by what is there, not by number: ``("plugins", "text", "granted", "read:fs")``."""
+"""A place identified by its content, not by number: ``("plugins", "text", "granted", "read:fs")``."""
 END: Final[Key] = ()
 _LISTS: Final = ("granted", "refused", "requested")
 
@@ -61,7 +61,7 @@ def _woven(lines: list[str], above: Mapping[int, list[str]], behind: Mapping[int
 
 
 def _target(key: Key, places: Mapping[Key, int], end: int) -> tuple[int | None, bool]:
-    """The line of the new text for a comment at `key`, and whether it is the very thing."""
+    """The line of the new text for a comment at `key`, and whether it is exactly that element."""
     if key == END:
         return end, True
     if key in places:
@@ -96,7 +96,7 @@ def _comments(text: str, skip: frozenset[str]) -> Iterator[_Comment]:
 
 
 class _ScalarSpans:
-    """Where the scalars of a document are: a ``#`` in them begins no comment."""
+    """The positions of scalars in a document: a ``#`` in them begins no comment."""
 
     def __init__(self, text: str) -> None:
         tokens = yaml.scan(text, Loader=EventParser)
@@ -104,7 +104,7 @@ class _ScalarSpans:
         self._starts, self._ends = [start for start, _ in spans], [end for _, end in spans]
 
     def comment(self, line: str, offset: int) -> int | None:
-        """Where a comment begins in a line: a ``#`` at its beginning or behind a blank, and in no text."""
+        """The beginning of a comment in a line: a ``#`` at the start or after a blank, outside of texts."""
         at = line.find("#")
         while at >= 0:
             last = bisect_right(self._starts, offset + at) - 1

@@ -1,4 +1,4 @@
-"""The lock file: what every plugin was granted, in YAML that people read, compare and correct.
+"""The lock file: the grants of every plugin, in YAML that people read, compare and correct.
 
     version: 1
     plugins:
@@ -68,7 +68,7 @@ _ALWAYS: Final = ("version", "manifestHash", "artifactHash")
 _LISTS: Final = ("requested", "granted", "refused")
 _KEYS: Final = (*_TEXTS, *_LISTS, "scopes", "tools")
 MOST_REPORTED: Final = 1000
-"""The most errors, and warnings, reported for one file: more are not read, and a hostile file cannot cost more."""
+"""Maximum errors, and warnings, of one file: the rest is not read, so that a hostile file cannot cost more."""
 _MOST_COMPARED: Final = 50
 """Unknown words for which the nearest known one is looked up; that takes about a millisecond each."""
 _SCOPES: Final = "docs/permissions.md explains how scopes are written"
@@ -114,7 +114,7 @@ def _record_data(record: GrantRecord) -> dict[str, Any]:
 
 
 def _printable(text: str) -> str:
-    """Names come from elsewhere; what a terminal or a YAML reader stumbles over does not get into the file."""
+    """Text that a terminal and a YAML reader can handle, as names come from elsewhere."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
@@ -256,7 +256,7 @@ class _LockFileReader:
         self._add(path, message, hint, "warning")
 
     def _add(self, path: tuple[str, ...], message: str, hint: str, severity: _Severity) -> None:
-        """Note a finding. Errors are counted apart: however many warnings there are, a wrong file is known to be wrong."""
+        """Add a finding. Errors are counted apart, so that many warnings cannot hide that a file is wrong."""
         self._reported[severity] += 1
         if self._reported[severity] > MOST_REPORTED + 1:
             return

@@ -1,4 +1,4 @@
-"""What a person needs to decide about a plugin: a diff of its requests and the decisions, the riskiest first."""
+"""A review of a plugin for the operator: a diff of its requests and the decisions, the riskiest first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROWN: Final = "~"
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequest:
-    """One line of a review."""
+    """A line of a review."""
 
     permission: Permission
     state: GrantState
@@ -28,10 +28,10 @@ class PermissionRequest:
     granted_scope: Scope = None
     """The usable scope; None: not usable, or without limit."""
     reason: str = ""
-    """Why the plugin says that it needs it."""
+    """The plugin's reason for needing it."""
     is_grown: bool = False
     reaches: tuple[str, ...] | None = None
-    """For the right to look at a service: its methods that are marked `@read_only`; None: not known, or another permission."""
+    """For the right to read from a service: its `@read_only` methods; None: not known, or another permission."""
 
     @property
     def mark(self) -> str:
@@ -60,7 +60,7 @@ class Review:
     facts: PluginFacts
     decision: GrantDecision
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Capability → why the plugin says that it needs it."""
+    """Capability → the plugin's reason for needing it."""
     record: GrantRecord | None = None
     """The record in the lock file; None: no decision."""
     reached: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -31,7 +31,7 @@ CODE: Final = _CodePlaceholder()
 
 
 class ToolSnapshot:
-    """One tool as hooks see it: each plugin has its own copy, made at its first hook call for the tool."""
+    """A tool as hooks see it: each plugin has its own copy, made at its first hook call for the tool."""
 
     __slots__ = ("_copies", "id", "spec")
 
@@ -77,7 +77,7 @@ def copy_for_plugin(value: Any) -> Any:
 
 
 def is_its_code(answer: ToolSpec | NodeSpec, spec: ToolSpec | NodeSpec) -> bool:
-    """Whether a definition that a hook made of what it was shown of `spec` still stands for the same code."""
+    """Whether a definition that a hook derived from its copy of `spec` still stands for the same code."""
     return answer.impl is (None if spec.impl is None else CODE)
 
 

@@ -1,4 +1,4 @@
-"""Events that are not calls: on the record, to subscribers, and to the observers among the hooks."""
+"""Emits events that are not calls: to the log, to subscribers, and to the observers among the hooks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EventEmitter:
         await self.deliver(self._base.recorder.note(type_, data, plugin=plugin))
 
     async def deliver(self, event: Event) -> None:
-        """Hand an event that is on the record to the observers."""
+        """Pass a recorded event to the observers."""
         if observers := self._hooks.of("tavern_on_event"):
             await self._calls.notify(observers, {"event": event}, self._base.mode)
 

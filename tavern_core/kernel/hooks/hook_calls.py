@@ -36,7 +36,7 @@ class RequestedApproval(NamedTuple):
     """The approval of a call that a gate or a rule requests."""
 
     by: str
-    """The plugin of the gate, or where the rule is."""
+    """The plugin of the gate, or the place of the rule."""
     reason: str
     details: Mapping[str, Any] = {}
 
@@ -46,8 +46,8 @@ class HookCalls:
 
     Args:
         seconds: time limit of one implementation.
-        diagnostics: where errors of observers and dropped changes go.
-        quarantine: who is left alone because it failed too often.
+        diagnostics: gets errors of observers and dropped changes.
+        quarantine: pauses implementations that failed too often.
     """
 
     def __init__(self, seconds: float, diagnostics: Diagnostics, quarantine: HookQuarantine) -> None:
@@ -72,7 +72,7 @@ class HookCalls:
                 self._report_failure(impl, error, "no other code was affected")
 
     async def call_one(self, impl: HookImplementation, values: Mapping[str, Any], mode: ExecutionMode) -> Any:
-        """Call one implementation and let its error through; TimeLimit becomes a TimeoutError that names it."""
+        """Call one implementation; its error is raised, and TimeLimit becomes a TimeoutError that names it."""
         try:
             return await self._run(impl, values, mode)
         except TimeLimit:
@@ -140,7 +140,7 @@ class HookCalls:
             raise RuntimeError(f"{what} raised {type(error).__name__}") from error
 
     async def guard(self, impl: HookImplementation, values: Mapping[str, Any], mode: ExecutionMode, tool: str) -> Any:
-        """One answer of a guard; raises PolicyDenied for a denial and for anything that goes wrong."""
+        """Call a guard; raises PolicyDenied for a denial and for anything that goes wrong."""
         try:
             if impl.timing.is_watched:
                 self.quarantine.check(impl)
@@ -216,11 +216,11 @@ class HookCalls:
         """Chain `tavern_before_execute`: each gets a copy of what the one before it made.
 
         Args:
-            changes: who changed what is added to it, also when one denies in the end.
+            changes: gets the changes of each plugin, also if one denies in the end.
 
         Raises:
-            PolicyDenied: one denied, failed, took too long, or changed what it may not (POLICY_DENIED).
-            InputInvalid: what one made of the arguments is not JSON (INPUT_SCHEMA_INVALID).
+            PolicyDenied: one denied, failed, took too long, or made a forbidden change (POLICY_DENIED).
+            InputInvalid: the arguments after a change are not JSON (INPUT_SCHEMA_INVALID).
         """
         for impl in implementations:
             answer = await self.guard(
@@ -379,7 +379,7 @@ def _difference(old: ToolCall, new: ToolCall) -> str:
 
 
 def _why_not(answer: Any, result: ToolResult, fits: Callable[[Any], bool] | None) -> str:
-    """Why the answer of a result hook cannot be taken over; empty when it can."""
+    """The reason why the answer of a result hook cannot be used; empty if it can."""
     if not isinstance(answer, ToolResult):
         return f"it answered {type(answer).__name__}, not a ToolResult"
     if answer.ok and not result.ok:
@@ -396,7 +396,7 @@ def _why_not(answer: Any, result: ToolResult, fits: Callable[[Any], bool] | None
 
 
 def _withheld(impl: HookImplementation, call: ToolCall, result: ToolResult, denial: Deny) -> ToolResult:
-    """The result of a call whose answer a hook denies its caller: what the call did is done."""
+    """The result of a call whose answer a hook withholds from its caller: effects of the call remain."""
     error = PolicyDenied(
         f"the answer of {call.tool} was withheld by {impl.plugin}: {said(denial.reason)}",
         hint=denial.hint,
@@ -422,7 +422,7 @@ def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:
 
 
 def _at_once(impl: HookImplementation, args: Sequence[Any]) -> Any:
-    """What `HookCalls._bounded` does for a sync function that never blocks: while it runs, no one can cancel its caller."""
+    """`HookCalls._bounded` for a sync function that never blocks: while it runs, no one can cancel its caller."""
     try:
         return impl.function(*args)
     except (Exception, KeyboardInterrupt):
@@ -442,5 +442,5 @@ def facts(details: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own(impl: HookImplementation, text: str) -> str:
-    """What a plugin says, without secrets; a plugin of the host says it as the host does."""
+    """A message of a plugin without secrets; messages of the host's own plugins are written as the host's."""
     return text if impl.is_builtin else redact_text(text)

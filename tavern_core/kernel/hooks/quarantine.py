@@ -1,4 +1,4 @@
-"""Hooks that fail again and again are left alone for a while, one implementation at a time.
+"""Pauses hooks that fail again and again, one implementation at a time.
 
     fails `limits.hookFailures` times in a row  →  rests for `limits.hookRestMs`  →  is tried once  →  runs, or rests again
 
@@ -30,9 +30,9 @@ from tavern_core.schema.redact import redact_text
 
 _FILE: Final = "quarantine.json"
 KEPT_S: Final = 7 * 86_400.0
-"""How long a hook stays recorded after its last failure, in seconds."""
+"""Time in seconds for which a hook stays recorded after its last failure."""
 _MOST_KEPT: Final = 1000
-"""Hooks that the file remembers: those that failed last."""
+"""Hooks in the file: those that failed last."""
 
 
 class HookPaused(Exception):
@@ -44,7 +44,7 @@ class HookPaused(Exception):
 
 
 class HookQuarantine:
-    """Which implementations rest, and until when: after `limits.hookFailures` failures in a row (0: never), for `limits.hookRestMs`."""
+    """The paused implementations: after `limits.hookFailures` failures in a row (0: never), for `limits.hookRestMs`."""
 
     def __init__(self, base: Foundation) -> None:
         self._file = JsonStateFile(base.home / _FILE, "hooks")
@@ -70,7 +70,7 @@ class HookQuarantine:
             raise HookPaused(timing.rest)
 
     def worked(self, impl: HookImplementation) -> None:
-        """It ran without an error."""
+        """Record that an implementation ran without an error."""
         timing = impl.timing
         timing.failed_in_a_row, timing.is_watched = 0, False
         key, rest = _key(impl), timing.rest
@@ -85,7 +85,7 @@ class HookQuarantine:
             )  # what another process put to rest meanwhile stays so
 
     def failed(self, impl: HookImplementation, reason: str) -> None:
-        """It failed; after too many times, in this process or in all, it rests."""
+        """Record a failure of an implementation; after too many, in this process or in all, it is paused."""
         timing = impl.timing
         timing.is_watched = True
         if not self._failures or impl.is_builtin:
@@ -94,7 +94,7 @@ class HookQuarantine:
         key = _key(impl)
 
         def made(before: int) -> RestingHook:
-            """The row for one failure more. The greater number: a success elsewhere does not undo that it goes on failing here."""
+            """The row after one more failure. The greater count wins: success elsewhere does not undo failures here."""
             failures = max(timing.failed_in_a_row, before) + 1
             row = RestingHook(impl.plugin, impl.hook.name, impl.where, "", failures, iso_utc(now))
             if failures < self._failures:
@@ -136,7 +136,7 @@ class HookQuarantine:
         )
 
     def forget(self, plugin: str) -> None:
-        """The operator says that a plugin is to be tried again: it was reloaded or enabled."""
+        """Forget the failures of a reloaded or enabled plugin: the operator wants it to be tried again."""
         if any(row.plugin == plugin for row in self._recorded_pauses().values()):
             self._forget(lambda at, row: row.plugin == plugin)
 
@@ -150,7 +150,7 @@ class HookQuarantine:
             return self._rows
 
     def _report_corrupt(self, findings: Iterable[Finding]) -> None:
-        """The file cannot be read; it counts as empty."""
+        """Report a file that cannot be read; it counts as empty."""
         for finding in findings:
             self._base.diagnostics.add_finding(finding, severity="warning")
 
@@ -158,7 +158,7 @@ class HookQuarantine:
         self._change(lambda rows: {key: row for key, row in rows.items() if not which(key, row)})
 
     def _change(self, make: Callable[[Mapping[str, RestingHook]], dict[str, RestingHook]]) -> Mapping[str, RestingHook]:
-        """Replace what is known, and the content of the file. Where that cannot be written, each process counts for itself."""
+        """Replace the known rows and the file's content. If it cannot be written, each process counts for itself."""
         made: dict[str, RestingHook] = {}
 
         def change(values: Values) -> Values:

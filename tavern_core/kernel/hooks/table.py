@@ -1,4 +1,4 @@
-"""Who implements which hook.
+"""The hooks and their implementations.
 
 Plugins are never registered with pluggy themselves: pluggy would evaluate their properties, accept unknown hooks and
 wrappers, and stop at the first error without naming the plugin. Instead each plugin's implementations are read from the
@@ -37,7 +37,7 @@ _marker = pluggy.HookimplMarker(PROJECT)
 
 
 class HookTiming:
-    """How often an implementation ran and for how long in all."""
+    """Run counts and total time of an implementation."""
 
     __slots__ = ("count", "failed_in_a_row", "failures", "is_watched", "rest", "seconds")
 
@@ -47,14 +47,14 @@ class HookTiming:
         self.seconds = 0.0
         self.failed_in_a_row = 0
         self.rest: RestingHook | None = None
-        """Why it is left alone (`quarantine.py`)."""
+        """The reason why it is paused (`quarantine.py`)."""
         self.is_watched = True
         """False while the quarantine is not needed: it ran without an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookImplementation:
-    """One hookimpl of one plugin, ready to be called with the arguments it names."""
+    """A hookimpl of a plugin, ready to be called with the arguments that it names."""
 
     hook: Hook
     function: Callable[..., Any]
@@ -78,7 +78,7 @@ class HookImplementation:
 
 
 class _Facade:
-    """What pluggy knows about a plugin: a function for each implementation."""
+    """A plugin as pluggy sees it: a function for each implementation."""
 
     def __init__(self, implementations: Iterable[HookImplementation]) -> None:
         for number, implementation in enumerate(implementations):
@@ -89,7 +89,7 @@ class _Facade:
 
 
 class _Manager(pluggy.PluginManager):
-    """Knows our hooks."""
+    """A plugin manager that knows our hooks."""
 
     def __init__(self) -> None:
         super().__init__(PROJECT)
@@ -101,7 +101,7 @@ class _Manager(pluggy.PluginManager):
 
 @functools.cache
 def _specifications() -> Mapping[str, Any]:
-    """What pluggy reads of our hooks: once, for this takes a tenth of the time in which a host opens."""
+    """The specifications that pluggy reads of our hooks: once, as this takes a tenth of the time to open a host."""
     reader = pluggy.PluginManager(PROJECT)
     reader.add_hookspecs(hookspecs)
     return {name: caller.spec for name, caller in vars(reader.hook).items()}
@@ -122,7 +122,7 @@ class HookTable:
         self._order: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._cache: dict[str, tuple[HookImplementation, ...]] = {}
         self.generation = 0
-        """Changes whenever the table does."""
+        """A number that changes with the table."""
 
     def add(
         self,
@@ -143,7 +143,7 @@ class HookTable:
         self._changed.emit()
 
     def remove(self, plugin: str) -> None:
-        """Forget a plugin; unknown names are fine."""
+        """Remove a plugin; unknown names are allowed."""
         with self._lock:
             if self._manager.has_plugin(plugin):
                 self._manager.unregister(name=plugin)
@@ -269,7 +269,7 @@ def implements(plugin: object, hook: str) -> bool:
 
 
 def unmarked_lookalikes(plugin: object) -> list[str]:
-    """What is named like a hook and lacks `@hookimpl`: ``file:line name``; usually a forgotten decorator, or an object that is called."""
+    """Objects with the name of a hook and without `@hookimpl`: ``file:line name``; usually a forgotten decorator."""
     alike = {key: member for key, member in _members(plugin).items() if key in HOOKS}
     functions = [
         f"{_where(member)} {key}"
@@ -310,7 +310,7 @@ def _objects(members: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _members(plugin: object) -> dict[str, Any]:
-    """Everything that a module or an object has, by name, without asking it."""
+    """Everything that a module or an object has, by name, without evaluating it."""
     members: dict[str, Any] = {}
     if not isinstance(plugin, ModuleType):
         for cls in reversed(type(plugin).__mro__[:-1]):  # what every object has is not a hook
@@ -349,7 +349,7 @@ def _where(function: Any) -> str:
 
 
 def _facade(implementation: HookImplementation) -> Callable[..., Any]:
-    """What pluggy sees: a function without arguments that carries the implementation, which only the host calls."""
+    """The function that pluggy sees: without arguments, it carries the implementation, which only the host calls."""
 
     def facade() -> None: ...
 

@@ -1,1 +1,1 @@
-"""Calls in the background: stored, observed, answered, cancelled, from any process."""
+"""Calls in the background: stored, observed, answered and cancelled from any process."""

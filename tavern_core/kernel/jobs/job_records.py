@@ -30,7 +30,7 @@ KIND: Final = "job"
 RESULT: Final = "job-result"
 ANSWER: Final = "job-answer"
 _LONGEST_S: Final = 90 * 86_400.0
-"""How long a job is stored that waits, or whose process has died. A running job is stored until it ends."""
+"""Time for which a job is stored that waits, or whose process has died. A running job is stored until it ends."""
 _MOST_SEARCHED: Final = 10_000
 LOST: Final = ToolError(
     "CONNECTION_LOST", "the process that ran the job ended before it did", {}, False, "unknown", None,
@@ -59,9 +59,9 @@ class JobRecords:
     """The jobs of one store. Every change emits an event.
 
     Args:
-        seconds: how long a job stays stored after its end.
+        seconds: time for which a job stays stored after its end.
         disk: redacts secrets before storing.
-        mode: how calls of a slow store run.
+        mode: runs calls of a slow store.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class JobRecords:
         return None if known is None else self._from_record(known, {}) or StoredJob(job, known, {})
 
     def get(self, id: str) -> StoredJob | None:  # noqa: A002 - the job's
-        """One job; None: it does not exist or is unreadable."""
+        """A job by its id; None: it does not exist or is unreadable."""
         record = self.store.get(KIND, id)
         return None if record is None else self._from_record(record, {})
 
@@ -133,7 +133,7 @@ class JobRecords:
         """Change an unfinished job, and report it; None: it is finished or removed, or `when` refuses it.
 
         Args:
-            facts: what changes of its facts; see `StoredJob.facts`.
+            facts: changes of its facts; see `StoredJob.facts`.
         """
         if (kept := self._changed(id, edit, when, facts)) is None:
             return None
@@ -260,7 +260,7 @@ def ended_job(job: Job, status: JobStatus, error: ToolError | None = None, call_
 
 
 def status_of(result: ToolResult) -> JobStatus:
-    """How a job with this result has ended."""
+    """The final status of a job with this result."""
     if result.ok:
         return "completed"
     return "cancelled" if result.error is not None and result.error.kind == "CANCELLED" else "failed"

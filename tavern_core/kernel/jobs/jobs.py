@@ -108,7 +108,7 @@ class Jobs(Mapping[str, Job]):
         return tuple(sorted(listed, key=lambda job: job.created, reverse=True)[:most])
 
     def find(self, id: str, *, context: CallContext | None = None) -> Job:  # noqa: A002 - the job's
-        """The current state of one job.
+        """The current state of a job.
 
         Args:
             context: the caller; None: the host.
@@ -257,8 +257,8 @@ class Jobs(Mapping[str, Job]):
         Args:
             value: True or False if the job waits for approval, else the answer to its question.
             question: the name of the question, if there are several.
-            context: who answers. An approval: an approver other than the job's caller. A question: the caller. None:
-                the host.
+            context: the answering caller; None: the host. Only an approver other than the job's caller may approve, and
+                only the job's caller may answer its questions.
 
         Raises:
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).

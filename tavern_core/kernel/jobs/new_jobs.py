@@ -27,7 +27,7 @@ from tavern_core.model.safe_printing import is_text
 
 _HOST: Final = host_context()
 _MOST_TRIED: Final = 100
-"""How many earlier jobs of a key are searched for the same call."""
+"""Maximum earlier jobs of a key that are searched for the same call."""
 
 
 class NewJobs:
@@ -36,9 +36,9 @@ class NewJobs:
     Args:
         running: runs them.
         argument_bytes: the largest size of a call's arguments, in characters.
-        poll_ms: how long callers should wait before they poll again.
-        ttl_ms: how long a job stays stored after its end.
-        key_ms: how long an idempotency key is held after its end.
+        poll_ms: time that callers should wait before they poll again.
+        ttl_ms: time for which a job stays stored after its end.
+        key_ms: time for which an idempotency key is held after its end.
     """
 
     def __init__(self, running: RunningJobs, argument_bytes: int, poll_ms: int, ttl_ms: int, key_ms: int) -> None:
@@ -154,7 +154,7 @@ class NewJobs:
         return self._run(id_) is not None and self._records.get(id_) is None
 
     def _with_run(self, known: StoredJob) -> StoredJob:
-        """A job whose process has ended after its run had begun: it is that run, whatever has become of it since."""
+        """Treat a job whose process ended after its run had begun as that run, in the run's current state."""
         run = self._run(known.job.id) if known.is_lost else None
         return known if run is None else replace(known, job=run, is_lost=False)
 

@@ -1,4 +1,4 @@
-"""One job of this process while it waits or runs, and the questions of its tool."""
+"""A job of this process while it waits or runs, and the questions of its tool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tavern_core.model.question import Question, QuestionKind
 from tavern_core.model.result import ToolResult
 
 AGAIN_S: Final = 0.2
-"""How often a store is called again that could not be used."""
+"""Interval between retries of a store that could not be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class RunningJob:
     has_ended = False
     """Whether its call is over; work that its tool left running takes no slot."""
     waits = 0
-    """How many answers and other jobs it waits for; while there are any, it has no slot."""
+    """Number of answers and other jobs that it waits for; while there are any, it has no slot."""
     is_waiting = False
     """Whether it waits for an approval: its tool is not running."""
     is_entering = False
@@ -75,7 +75,7 @@ class RunningJob:
     call_id = ""
     """The id of its call, once the call has ended."""
     saved_at = 0.0
-    """When its progress was last stored, on the monotonic clock."""
+    """Time at which its progress was last stored, on the monotonic clock."""
     progress: Mapping[str, Any] | None = None
     """The latest progress that has to be stored."""
     saving: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""The jobs of this process, from when they are stored to their end.
+"""The jobs of this process, from the time they are stored to their end.
 
     take up (on the caller's thread) → wait for a slot → make the call, again after each approval → store its result
 
@@ -56,11 +56,11 @@ from tavern_core.model.job import Job, JobStatus
 from tavern_core.model.result import ToolError, ToolResult, failure
 
 _WATCH_S: Final = 0.2
-"""How often a process checks for cancellations and approvals of its jobs by other processes."""
+"""Interval at which a process checks for cancellations and approvals of its jobs by other processes."""
 _SAVE_S: Final = 0.2
 """The minimum interval between stored progress reports."""
 _CLOSE_S: Final = 5.0
-"""How long jobs may take to end when their host closes."""
+"""Time in which jobs must end when their host closes."""
 _MOST_WAITING: Final = 10_000
 CANCELLED: Final = ToolError.of(CallCancelled("the job was cancelled", outcome="unknown"))
 NEVER_RAN: Final = ToolError.of(CallCancelled("the job was cancelled before its tool ran"))
@@ -78,7 +78,7 @@ class RunningJobs:
 
     Args:
         engines: runs calls and workflows.
-        concurrency: how many jobs run at a time; callers take turns.
+        concurrency: number of jobs that run at a time; callers take turns.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class RunningJobs:
         self._running: dict[str, RunningJob] = {}
         self._starting: list[RunningJob] = []
         self._waker: asyncio.AbstractEventLoop | None = None
-        """The caller's loop that wakes the host's loop for them at the end of its turn; None: that is woken already."""
+        """The caller's loop that wakes the host's loop at the end of its turn; None: that was woken already."""
         self._watcher: asyncio.Task[None] | None = None
         self.deferred_changes = UnwrittenChanges("tavern-jobs")
         """Changes of jobs that could not be stored yet, by job id: how a job ended, that it never began."""
@@ -112,7 +112,7 @@ class RunningJobs:
             running.task.get_loop().call_soon_threadsafe(running.wake.set)
 
     def inline(self, id: str) -> Future[ToolResult] | None:  # noqa: A002 - the job's
-        """Done when the job of this process ends; None: it has ended already."""
+        """A future that is done when the job of this process ends; None: it has ended already."""
         with self._lock:
             running = self._running.get(id)
             if running is not None and running.done is None:
@@ -150,7 +150,7 @@ class RunningJobs:
         self._portal.loop().call_soon_threadsafe(self._start, context=contextvars.Context())
 
     def _start(self) -> None:
-        """On the portal's loop: begin the jobs that were passed on."""
+        """Begin the jobs that were passed on; runs on the portal's loop."""
         with self._lock:
             starting, self._starting = self._starting, []
         for running in starting:
@@ -252,7 +252,7 @@ class RunningJobs:
 
     @asynccontextmanager
     async def without_slot(self, running: RunningJob) -> AsyncIterator[None]:
-        """Inside, the job waits for a person or for another job without a slot; it takes one before it continues."""
+        """Let the job wait for a person or for another job without a slot; it takes one before it continues."""
         assert running.task is not None
         loop, has_ended = running.task.get_loop(), False
         is_here = asyncio.get_running_loop() is loop  # otherwise a thread of its tool has a loop of its own

@@ -1,4 +1,4 @@
-"""Something that fails again and again is left alone for a while; then one call tries whether it is back.
+"""Pauses something that fails again and again; then one call tries whether it works again.
 
 closed --failures in a row--> open --rest--> half-open --one call works--> closed
                                 ^------------------------ it fails
@@ -17,7 +17,7 @@ BreakerState = Literal["closed", "open", "half-open"]
 
 
 class CircuitBreaker:
-    """One breaker.
+    """A circuit breaker.
 
     Args:
         rule: when it opens, and for how long.
@@ -37,19 +37,19 @@ class CircuitBreaker:
         self._lock = threading.Lock()
         self._state: BreakerState = "closed"
         self.failures = 0
-        """In a row."""
+        """Number of failures in a row."""
         self._opened_at = 0.0
         self._trial: object = None
-        """The call that tries, until it has ended: also where another call, which began before, opens the breaker again."""
+        """The trial call, until it has ended: also if another call, which began before, opens the breaker again."""
 
     @property
     def state(self) -> BreakerState:
-        """As the next call finds it."""
+        """The state in which the next call finds it."""
         is_rested = self._state == "open" and self._clock() >= self._opened_at + self.rule.rest_ms / 1000
         return "half-open" if is_rested else self._state
 
     def enter(self, call: object) -> float | None:
-        """None: make the call, and report its outcome with `leave`. Else the seconds after which it is worth trying again."""
+        """Begin a call; None: make it, and report its outcome with `leave`. Else the seconds before another try."""
         if self._state == "closed":
             return None
         with self._lock:
@@ -65,7 +65,7 @@ class CircuitBreaker:
         return None
 
     def leave(self, call: object, failed: bool | None) -> None:
-        """The outcome of a call: it failed, it worked, or (None) it says nothing about the upstream."""
+        """Record the outcome of a call: it failed, it worked, or (None) it shows nothing about the upstream."""
         if failed is False and self._state == "closed" and self._trial is None:
             self.failures = 0
             return

@@ -1,4 +1,4 @@
-"""The limits of one host at work: places that are taken, breakers that are open, rates that are used up, answers that hold.
+"""The state of a host's limits: occupied slots, open breakers, used rates, valid cached answers.
 
 They outlive the plans of tools, which are compiled again after any change: a limit is identified by its place in the
 configuration, and its counts stay.
@@ -33,14 +33,14 @@ BLOCKS: Final = 100
 """Parts into which a large rate is divided: a process takes a part at a time from the store, and uses it within as small a part of
 the period. So a rate of 100 or more may be off by a hundredth."""
 _PARTS: Final = "\x1f"
-"""Between a place in the configuration and the caller whose own limit it is."""
+"""Separates a place in the configuration from the caller whose own limit it is."""
 _MOST_CALLERS: Final = 10_000
-"""Callers whose places are remembered though they take none."""
+"""Callers whose slots are stored although they use none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many uses of `key` in so many seconds."""
+    """A number of uses of `key` in a number of seconds."""
 
     place: str
     written: str
@@ -50,13 +50,13 @@ class Rate:
 
     @property
     def block(self) -> int:
-        """How many uses are taken from the store at a time: one, and of large rates a hundredth."""
+        """Number of uses that are taken from the store at a time: one, and of large rates a hundredth."""
         return max(1, self.most // BLOCKS)
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyLimit:
-    """Calls at a time, and where that is written."""
+    """Calls at a time, and the place of this limit."""
 
     place: str
     slots: Slots
@@ -74,7 +74,7 @@ class ToolLimiter:
     limits: ToolLimits
     """The tool's own, completed by those that it shares."""
     is_personal: bool
-    """Whether some limits are those of each caller."""
+    """Whether some limits apply to each caller separately."""
 
     @property
     def has_any(self) -> bool:
@@ -84,14 +84,14 @@ class ToolLimiter:
         return bool(self.rates or self.places or self.breaker or any(numbers))
 
     def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
-        """The rates that a call counts for; those of its caller first, so that a refused call does not use up a shared rate."""
+        """The rates for which a call counts; its caller's first, so that a refused call uses up no shared rate."""
         return (*self.table.of_caller(context)[0], *self.rates) if self.is_personal else self.rates
 
     def places_of(self, context: CallContext) -> tuple[ConcurrencyLimit, ...]:
         return (*self.table.of_caller(context)[1], *self.places) if self.is_personal else self.places
 
     def words(self) -> dict[str, str]:
-        """What each step does that these limits add; see `calls/optional_steps.py`."""
+        """The description of each step that these limits add; see `calls/optional_steps.py`."""
         found, own = {}, self.limits
         if own.cache_ms:
             found["result_cache"] = f"gives an answer again for {own.cache_ms / 1000:g} s"
@@ -123,7 +123,7 @@ class ToolLimiter:
 
 
 def _merged(tool: ToolSpec, rules: LimitRules) -> tuple[ToolLimits, dict[str, str]]:
-    """A tool's own limits, and for each the rule from which it comes."""
+    """A tool's own limits, and the rule from which each comes."""
     merged = ToolLimits()
     origin: dict[str, str] = {}
     for rule in rules.of_tool(tool):
@@ -139,8 +139,8 @@ class LimitTable:
     Args:
         records: counts the rates.
         callers: the section `limits.callers`.
-        retries: further attempts by default.
-        cache_bytes: of all cached answers.
+        retries: default number of further attempts.
+        cache_bytes: maximum bytes of all cached answers.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class LimitTable:
         self._slots: dict[str, Slots] = {}
         self._breakers: dict[str, CircuitBreaker] = {}
         self._blocks: dict[str, tuple[int, float]] = {}
-        """Rate → how many uses of a block are left, and until when they hold."""
+        """Rate → (remaining uses of a block, end of its validity)."""
         self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[ConcurrencyLimit, ...]]] = {}
 
     def _completed(self, tool: ToolSpec, own: ToolLimits, shared: Iterable[LimitRule]) -> ToolLimits:
-        """A tool's own limits, completed by those that it shares, and by what holds of all tools."""
+        """A tool's own limits, completed by shared ones and by those of all tools."""
         for rule in shared:
             own = own.over(rule.limits)
         if own.cache_ms and not tool.read_only:
@@ -274,7 +274,7 @@ class LimitTable:
     # Those of each caller ------------------------------------------------------------------------------------------------
 
     def of_caller(self, context: CallContext) -> tuple[tuple[Rate, ...], tuple[ConcurrencyLimit, ...]]:
-        """What the caller's own rates count, and its own places."""
+        """The caller's own rates and slots."""
         who = context.principal, context.user_id, context.roles, context.profile, context.is_host
         found = self._personal.get(who)
         if found is None:
@@ -306,16 +306,16 @@ class LimitTable:
     # For people ----------------------------------------------------------------------------------------------------------
 
     def of_callers(self) -> list[tuple[str, ToolLimits]]:
-        """(where it is, limits) of each entry of `limits.callers`."""
+        """(place, limits) of each entry of `limits.callers`."""
         return [(f"limits.callers.{key}", limits) for key, limits in self._callers.items()]
 
     def breakers(self) -> dict[str, CircuitBreaker]:
-        """Breakers by what they guard."""
+        """The breakers, by the thing that each guards."""
         with self._lock:
             return dict(self._breakers)
 
     def slots(self) -> dict[str, tuple[int, int]]:
-        """What places are for → how many calls have one and how many wait; those of single callers together."""
+        """Purpose of slots → (calls that have one, calls that wait); those of single callers together."""
         found: dict[str, tuple[int, int]] = {}
         with self._lock:
             for key, one in self._slots.items():

@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """What was not used for longest is removed first. Thread-safe.
+    """A cache that removes the least recently used entry first. Thread-safe.
 
     Args:
         most: entries.

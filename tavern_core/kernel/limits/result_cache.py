@@ -1,4 +1,4 @@
-"""Answers of tools that only read, given again while they hold. In memory, apart for each caller, bounded in bytes."""
+"""Cached answers of tools that only read. In memory, separate for each caller, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tavern_core.model.result import CallTrace, ToolResult, success
 from tavern_core.schema.bounded_json_copying import SCALARS
 
 OF_ITS_CALLER: Final = ("CANCELLED", "TIMEOUT", "BUDGET_EXCEEDED")
-"""Errors with which a call ends for the sake of its caller: others do not get them."""
+"""Errors that are caused by the caller of a call: other callers do not get them."""
 CACHED: Final = "cached"
-"""In `meta` of an answer from the cache."""
+"""The member of `meta` in an answer from the cache."""
 _MOST_ARGUMENTS: Final = 64_000
-"""Bytes of the arguments and the caller's `config` of a call that is looked up; larger ones are called each time."""
+"""Maximum bytes of the arguments and the caller's `config` of a cached call; with more, each call is made."""
 _ROW: Final = 500
-"""Bytes that an entry takes besides its answer, about."""
+"""Approximate bytes of an entry besides its answer."""
 Key = tuple[Any, ...]
 PendingResult = Future[ToolResult | bool]
-"""Is done when a call has ended whose answer is cached: with its failure; False if its answer may be in the cache; True if another
-call has to make it."""
+"""Done when a call has ended whose answer is cached: with its failure; False if its answer may be in the cache; True if
+another call has to make it."""
 
 
 class ResultCache:
-    """Answers of one host.
+    """The cached answers of one host.
 
     Args:
-        most_bytes: of all entries; the ones that were not used longest go first.
+        most_bytes: of all entries; the least recently used ones are removed first.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -42,7 +42,7 @@ class ResultCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, tuple[float, object, bytes]] = OrderedDict()
         self._made_now: dict[Key, tuple[object, object, PendingResult]] = {}
-        """Key → by which tool, on which event loop, and the newest of the calls."""
+        """Key → (the tool that makes the answer, the event loop, the newest of the calls)."""
         self.bytes = 0
         self.hits = self.misses = 0
 
@@ -65,7 +65,7 @@ class ResultCache:
         return (tool, given, *who, *where, *more, marshal.dumps(dict(context.scopes), 2) if context.scopes else b"")
 
     def get(self, key: Key, made_by: object, trace: CallTrace) -> ToolResult | None:
-        """The answer, when `made_by` (the tool as it is now) gave it and it still holds."""
+        """The cached answer, if `made_by` (the tool as it is now) made it and it is still valid."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -86,7 +86,7 @@ class ResultCache:
     def begin(self, key: Key, made_by: object, *, joins: bool) -> tuple[PendingResult, bool]:
         """The call that makes this answer now, and True if it is the caller's own, which must `end` it.
 
-        A call on another event loop is not waited for: that loop may have stopped, or wait for this thread.
+        A call on another event loop is not awaited: that loop may have stopped, or wait for this thread.
 
         Args:
             joins: whether it may be the call of another caller.
@@ -102,7 +102,7 @@ class ResultCache:
         return own, True
 
     def end(self, key: Key, pending: PendingResult, made_by: object, result: ToolResult | None, seconds: float) -> None:
-        """Cache the outcome of a call that has begun here, and let the calls go on that wait for it.
+        """Cache the outcome of a call that has begun here, and wake the calls that wait for it.
 
         Args:
             result: None: nothing, so that another call has to make the answer.
@@ -132,7 +132,7 @@ class ResultCache:
             self._drop(next(iter(self._entries)))
 
     def clear(self) -> None:
-        """Forget all answers: what they depend on has changed."""
+        """Remove all answers, because something that they depend on has changed."""
         with self._lock:
             self._entries.clear()
             self._made_now.clear()

@@ -1,4 +1,4 @@
-"""How many calls of something run at a time. Further ones wait in line, and callers take turns."""
+"""Slots for concurrent calls. Further calls wait in a queue, and callers take turns."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tavern_core.errors import BudgetExceeded
 from tavern_core.frozen_dataclass import dataclass
 
 held: Final[ContextVar[frozenset[object]]] = ContextVar("tavern_held", default=frozenset())
-"""What the enclosing calls hold: slots with their tickets, and idempotency keys. A holder does not wait for its own."""
+"""Slots, with their tickets, and idempotency keys of the enclosing calls. A holder does not wait for its own."""
 PAUSE_MS: Final = 1_000
-"""When to call again if it is not known when the calls before it end."""
+"""Delay before another call if it is not known when the calls before it end."""
 
 
 class QueueFull(Exception):
-    """As many wait as may."""
+    """The queue is full."""
 
 
 class Slots:
-    """Places for calls.
+    """Slots for calls.
 
     Args:
-        size: how many there are.
-        queue: how many calls may wait for one.
-        displaces: whether, in a full queue, a call displaces the newest one of a caller who has more there.
+        size: number of slots.
+        queue: number of calls that may wait for one.
+        displaces: whether, in a full queue, a call displaces the newest call of a caller with more waiting calls.
     """
 
     def __init__(self, size: int, queue: int, *, displaces: bool = False) -> None:
         self._displaces = displaces
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, deque[Future[None]]] = OrderedDict()
-        """Caller → its calls that wait; the caller whose turn is next comes first."""
+        """Caller → its waiting calls; the caller whose turn is next comes first."""
         self.size = size
         self.queue = queue
         self.taken = 0
@@ -44,11 +44,11 @@ class Slots:
 
     @property
     def is_full(self) -> bool:
-        """Whether a call that wants a place now would wait for it."""
+        """Whether a call that wants a slot now would wait for it."""
         return self.taken >= self.size or self.waiting > 0
 
     def enter_at_once(self) -> bool:
-        """Take a place if one is free and no other call waits."""
+        """Take a slot if one is free and no other call waits."""
         with self._lock:
             if self.taken < self.size and not self.waiting:
                 self.taken += 1
@@ -56,16 +56,16 @@ class Slots:
             return False
 
     def enter_anyway(self) -> None:
-        """Take a place even if none is free: what has begun cannot wait."""
+        """Take a slot even if none is free: work that has begun cannot wait."""
         with self._lock:
             self.taken += 1
 
     def enter(self, caller: str) -> Future[None] | None:
-        """Take a place, or wait for one in the queue.
+        """Take a slot, or wait for one in the queue.
 
         Returns:
-            None: there was a place at once. Else a future that is done when there is one; it fails with QueueFull if
-            callers with fewer waiting calls displace this one.
+            None: the call has a slot. Else a future that is done when it has one; it fails with QueueFull if callers
+            with fewer waiting calls displace this one.
 
         Raises:
             QueueFull: none is free, and too many wait.
@@ -82,7 +82,7 @@ class Slots:
             return place
 
     def _displaced_for(self, caller: str) -> bool:
-        """Make room for a caller who has less of the queue than another: no one can keep all others out by filling it."""
+        """Make room for a caller with a smaller part of the queue, so that no one can fill it and block all others."""
         greedy = max(self._waiting, key=lambda one: len(self._waiting[one]), default=None)
         if greedy is None or len(line := self._waiting[greedy]) <= len(self._waiting.get(caller, ())) + 1:
             return False
@@ -91,14 +91,14 @@ class Slots:
         return True
 
     def leave(self) -> None:
-        """Give a place to the next who waits: one call of each caller in turn."""
+        """Pass a slot to the next waiting call: one call of each caller in turn."""
         with self._lock:
             self.taken -= 1
             if self.waiting:
                 self._hand_out()
 
     def give_up(self, caller: str, place: Future[None]) -> None:
-        """Stop waiting; a place that was given meanwhile goes on to the next."""
+        """Stop waiting; a slot that was assigned meanwhile passes to the next call."""
         with self._lock:
             if place.done() and place.exception() is not None:
                 return
@@ -113,7 +113,7 @@ class Slots:
             self._hand_out()
 
     def resize(self, size: int, queue: int) -> None:
-        """Other numbers, from now on."""
+        """Change the sizes from now on."""
         with self._lock:
             self.size, self.queue = size, queue
             self._hand_out()
@@ -133,7 +133,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """Identifies one call among those that hold places of the same slots."""
+    """Identifies one call among the holders of the same slots."""
 
     slots: tuple[Slots, ...]
 
@@ -147,17 +147,17 @@ class _Wait:
 
 _lock: Final = threading.Lock()
 _waits: Final[set[_Wait]] = set()
-"""Calls that wait while they hold something: only these can keep each other waiting."""
+"""Calls that wait while they hold something: only these can block each other."""
 _held_by_waits: Final[Counter[object]] = Counter()
-"""How many of them hold each thing. Usually none holds what another one waits for, and then no circle needs to be looked for."""
+"""Thing → number of them that hold it. Usually none holds what another one waits for, and no cycle must be searched."""
 
 
 @contextmanager
 def waiting_for(wanted: object, tool: str) -> Iterator[None]:
-    """For the time in which a call waits for slots or for a key.
+    """Mark a call as waiting for slots or for a key.
 
     Raises:
-        BudgetExceeded: the wait would not end, because what it waits for waits for what this call holds (BUDGET_EXCEEDED).
+        BudgetExceeded: the wait would not end, as its target waits for what this call holds (BUDGET_EXCEEDED).
     """
     if not (holds := held.get()):
         yield
@@ -186,7 +186,7 @@ def waiting_for(wanted: object, tool: str) -> Iterator[None]:
 
 
 def _stuck() -> set[_Wait]:
-    """The calls that wait for each other only."""
+    """The calls that wait only for each other."""
     stuck = set(_waits)
     while True:
         ends = {wanted for wanted in {wait.wanted for wait in stuck} if not _is_blocked(wanted, stuck)}

@@ -42,7 +42,7 @@ class AuditLog:
             )
         given = Path(place)
         self.path = given if given.suffix == ".jsonl" else audit_log(given)
-        """The file that is written now."""
+        """The current file."""
 
     def __iter__(self) -> Iterator[LogRecord]:
         return self.records()
@@ -58,12 +58,12 @@ class AuditLog:
         Args:
             types: only these, such as ``"POLICY_DENIED"``; none: all.
             call_id: only records of this call.
-            last: only the newest so many of those that fit; read from the end, so it is quick in a long log.
-            after: only records with a higher number, to go on where one stopped.
+            last: only this many of the newest matching records; read from the end, so it is quick in a long log.
+            after: only records with a higher number, to continue from there.
 
         Raises:
             UsageError: there is no such type; names the nearest (USAGE).
-            StateDamaged: a file cannot be opened (STATE_DAMAGED). Lines that are not records are passed over.
+            StateDamaged: a file cannot be opened (STATE_DAMAGED). Lines that are not records are skipped.
         """
         from tavern_core.kernel.log import reader
 
@@ -71,21 +71,21 @@ class AuditLog:
         return (reader.LogRecord.from_json(record) for record in found if record["seq"] > after)
 
     def statistics(self, tool: str = "", *, last: int | None = None) -> list[ToolStatistics]:
-        """How often tools were called, how well and how long, most called first. Raises as `records`.
+        """Number, failures and times of calls per tool, most called first. Raises as `records`.
 
         Args:
             tool: only this one.
-            last: only the newest so many records.
+            last: only this many of the newest records.
         """
         from tavern_core.kernel.log.statistics import TYPES, statistics_of
 
         return statistics_of(self.records(*TYPES, last=last), tool)
 
     def verify(self, *, first: int = 1) -> VerifyReport:
-        """Is the log what was written? A log that is missing is not.
+        """Verify that the log is unchanged since it was written. A missing log is not.
 
         Args:
-            first: number of the first record that must be there; higher when older files were archived elsewhere.
+            first: number of the first expected record; higher if older files were archived elsewhere.
 
         Raises:
             StateDamaged: a file cannot be opened (STATE_DAMAGED).

@@ -34,7 +34,7 @@ class CallChange(NamedTuple):
 
 
 def changed_by(changes: Sequence[CallChange]) -> list[dict[str, str]]:
-    """The names of plugins and what they changed."""
+    """The plugins, each with the names of its changes."""
     return [{"plugin": change.plugin, "changed": change.changed} for change in changes]
 
 
@@ -96,7 +96,7 @@ def _texts(value: Any) -> Iterator[str]:
 def _differences(
     one: Any, two: Any, shown_one: Any, shown_two: Any, path: tuple[object, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Where two values differ; it reports the redacted ones."""
+    """The places at which two values differ; reports the redacted values."""
     if type(one) is type(two) and one == two:
         return
     if (

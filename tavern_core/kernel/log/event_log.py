@@ -1,4 +1,4 @@
-"""The event log: what happened, one line each, appended and never changed.
+"""The event log: one line per event, appended and never changed.
 
     append: lock --> did others write? --> is it still our file? --> is it full? --> one write() --> anchor --> unlock
                            | no: open again        | read them       | rename it
@@ -76,7 +76,7 @@ class EventLog:
         path: ``audit.jsonl`` in its own folder; created private.
         fsync: force each record to the disk before `append` returns.
         max_bytes: a file that has reached this size is closed and a new one started.
-        lock_seconds: how long to wait for another process that writes.
+        lock_seconds: time to wait for another process that writes.
         known_secrets: strings that must never get into the log.
         on_finding: called once per detected damage.
     """
@@ -152,7 +152,7 @@ class EventLog:
         self.append(_event_of(kind, time, own, call_id, plugin))
 
     def check(self) -> tuple[Finding, ...]:
-        """Open the log if need be, repair a half-written end, and say what was found."""
+        """Open the log if necessary, repair an incomplete end, and return the findings."""
         try:
             with self._thread:
                 self._lock()
@@ -220,7 +220,7 @@ class EventLog:
         raise StateDamaged(f"{self.path} is replaced again and again by another program", hint="find out by which one")
 
     def _lock_current(self) -> bool:
-        """Lock the open file and look whether it is still the log. False: open it again."""
+        """Lock the open file and check whether it is still the log. False: open it again."""
         with state_errors(self.path, "lock"):
             if not file_lock.take(self._descriptor, self._lock_seconds):
                 raise StateDamaged(
@@ -281,13 +281,13 @@ class EventLog:
             return self.path.rename(name)
 
     def _rename_back(self, renamed: Path) -> None:
-        """The last record could not be written. A file that another process has begun meanwhile stays."""
+        """Undo a rename if the last record cannot be written. A file that another process has begun meanwhile stays."""
         with contextlib.suppress(OSError):
             self.path.hardlink_to(renamed)
             renamed.unlink()
 
     def _anchor(self) -> None:
-        """Note the last record. Every record would cost a third more; a lagging anchor only notices less."""
+        """Store the last record in the anchor. Doing so each time would cost a third more; a late one detects less."""
         try:
             os.pwrite(self._head, head_line(self._seq, self._hash), 0)
         except OSError as error:
@@ -317,7 +317,7 @@ class EventLog:
     # When the file is not as we left it ------------------------------------------------------------------------------
 
     def _catch_up(self, size: int) -> bool:
-        """Read on after the known part. False: the file held no record and was renamed."""
+        """Read the part after the known one. False: the file contained no record and was renamed."""
         fresh = not self._seq or size < self._size
         with state_errors(self.path, "read"):
             tail = read_tail(self._descriptor, 0 if fresh else self._size, size)
@@ -363,7 +363,7 @@ class EventLog:
         return cut_off(self.path, descriptor, tail.end, tail.torn, time.time()), len(tail.torn)
 
     def _end_before(self) -> tuple[ChainLink, tuple[str, int] | None]:
-        """Where the chain ended in the file before this one, and what was cut off there.
+        """The end of the chain in the file before this one, and the part that was cut off there.
 
         The process that renamed it then writes its last record, and holds its lock until then; if it was killed, that record is
         incomplete.
@@ -386,9 +386,9 @@ class EventLog:
             os.close(descriptor)
 
     def _resume(self, tail: LogTail, before: ChainLink) -> tuple[int, int] | tuple[()]:
-        """Find the end of the chain in an unknown file; the first and last number of missing records.
+        """Find the end of the chain in an unknown file; returns the first and last number of missing records.
 
-        It is the last record of the file, or of the file before it. The anchor knows better when records are missing, and
+        It is the last record of the file, or of the file before it. The anchor knows more if records are missing, and
         when the last line is corrupt: that line's number is used up, and only the anchor has its hash.
         """
         last = tail.last or before

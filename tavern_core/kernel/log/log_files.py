@@ -28,11 +28,11 @@ from tavern_core.model.event import LOG_DAMAGED
 _HEAD: Final = re.compile(rb'\{"seq": *(\d{1,18}),"hash":"([0-9a-f]{64})","check":"([0-9a-f]{8})"\}\n?\Z')
 _LONGEST_HEAD: Final = 256
 _WINDOW: Final = 256 * 1024
-"""Bytes at the end that are looked at first."""
+"""Bytes at the end that are read first."""
 
 
 def audit_log(home: Path) -> Path:
-    """Where a host with this state folder keeps its audit log."""
+    """The path of the audit log of a host with this state folder."""
     return home / "audit" / "audit.jsonl"
 
 
@@ -92,7 +92,7 @@ def newest_rotated(path: Path) -> Path | None:
 
 
 def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) -> str:
-    """Move the half-written line behind `end` to a side file; its name."""
+    """Move the incomplete line after `end` to a side file; returns its name."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
     aside = free_path(path, f"{path.stem}.torn-{moment}", ".bin")
     copy = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
@@ -110,7 +110,7 @@ class LogTail:
     """The result of a scan. Offsets are bytes from the beginning of the file."""
 
     end: int
-    """Behind the last complete line."""
+    """The offset after the last complete line."""
     last: ChainLink | None = None
     """The last intact record."""
     torn: bytes = b""
@@ -118,7 +118,7 @@ class LogTail:
     damaged: list[int] = field(default_factory=list)
     """Complete lines that are not intact records and that no record of the log mentions yet."""
     damaged_at_end: int = 0
-    """How many complete lines follow the last intact record."""
+    """Number of complete lines after the last intact record."""
 
     @property
     def is_clean(self) -> bool:
@@ -126,12 +126,12 @@ class LogTail:
 
     @property
     def is_hopeless(self) -> bool:
-        """No record: not a log, or all of it is lost."""
+        """Whether there is no record: it is not a log, or all of it is lost."""
         return self.last is None and (bool(self.damaged_at_end) or len(self.torn) > 2 * LONGEST_RECORD)
 
 
 def read_tail(descriptor: int, known: int, size: int) -> LogTail:
-    """Look at the bytes from `known` (a line begins there) to `size`; of a long stretch only at its end, until an intact record is seen."""
+    """Read the bytes from `known` (a line begins there) to `size`; of many, only the end with an intact record."""
     window = _WINDOW
     while True:
         start = max(known, size - window)
@@ -151,7 +151,7 @@ def _read(descriptor: int, start: int, count: int) -> bytes:
 
 
 def _look(data: bytes, start: int, *, whole: bool) -> LogTail:
-    """`whole`: a line begins at the beginning; otherwise the first, cut line is left out."""
+    """Parse bytes of the log. `whole`: a line begins at the start; otherwise the first, incomplete line is skipped."""
     complete = data.rfind(b"\n") + 1
     tail = LogTail(end=start + complete, torn=data[complete:])
     mentioned: list[range] = []

@@ -1,6 +1,6 @@
 """Reads the event log: oldest first, or the last few, across all its files.
 
-Lines that are not records are passed over; `verify` is what reports them.
+Lines that are not records are skipped; `verify` reports them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JsonRecord = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record of the audit log. Secrets in it were masked when it was written."""
+    """A record of the audit log. Secrets in it were masked when it was written."""
 
     seq: int
     """Its number; the first record of a log has 1."""
@@ -33,7 +33,7 @@ class LogRecord:
     type: str
     """A type in `EVENT_TYPES`."""
     call_id: str
-    """The call that it belongs to; empty for what belongs to none."""
+    """The call that it belongs to; empty if it belongs to none."""
     plugin: str
     data: Mapping[str, Any]
     """The data of the event: ``tool``, ``principal``, ``arguments``, ``reason`` … (see docs/configuration.md)."""
@@ -42,7 +42,7 @@ class LogRecord:
     hash: str
 
     def to_json(self) -> JsonRecord:
-        """The record as the file has it."""
+        """The record as in the file."""
         head = {
             "seq": self.seq,
             "time": self.time,
@@ -54,7 +54,7 @@ class LogRecord:
 
     @classmethod
     def from_json(cls, record: JsonRecord) -> LogRecord:
-        """The reverse of `to_json`; of a corrupt record it takes what is readable."""
+        """The inverse of `to_json`; takes the readable parts of a corrupt record."""
         time, type_, call, plugin, prev, digest = (
             str(record.get(key) or "") for key in ("time", "type", "callId", "plugin", "prev", "hash")
         )
@@ -68,7 +68,7 @@ def read(
     """The records of the log at `path`, oldest first.
 
     Args:
-        last: only the last so many of those that fit; read from the end, so that it is quick in a long log.
+        last: only this many of the last matching records; read from the end, so that it is quick in a long log.
         call_id: only records of this call.
         types: only records of these types, e.g. ``{"POLICY_DENIED"}``.
 

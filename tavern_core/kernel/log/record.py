@@ -1,4 +1,4 @@
-"""One record of the event log: a line of JSON that carries the hash of the line before it and of itself.
+"""A record of the event log: a line of JSON with its own hash and the hash of the line before it.
 
     {"seq":7,"time":"…Z","type":"TOOL_CALLED","callId":"…","plugin":"text", …data… ,"prev":"<hash of 6>","hash":"<sha256>"}
 
@@ -51,7 +51,7 @@ class ChainLink(NamedTuple):
 def encode(event: Event, seq: int, prev: str) -> tuple[bytes, str]:
     """The line of `event` as record `seq` after the record with hash `prev`, and its own hash.
 
-    Never fails on content: what JSON cannot say (NaN, lone surrogates, foreign objects, circles) is written as text.
+    Never fails on content: values without a JSON form (NaN, lone surrogates, foreign objects, cycles) become text.
     """
     data = event.data
     if not RESERVED.isdisjoint(data):
@@ -94,7 +94,7 @@ def members(data: Mapping[str, Any]) -> str:
     """`data` as JSON, a comma before each member. pydantic's writer is four times as fast as `json` and takes any text.
 
     Raises:
-        TypeError, ValueError, RecursionError: JSON cannot say it.
+        TypeError, ValueError, RecursionError: the data has no JSON form.
     """
     text = to_json(data, inf_nan_mode="strings", bytes_mode="base64", fallback=_described).decode()
     return f",{text[1:-1]}" if data else ""
@@ -110,7 +110,7 @@ quoted: Final = lru_cache(maxsize=1_024)(as_json)
 
 
 def link(line: bytes) -> ChainLink | None:
-    """The position of a line in the chain; None unless it is one complete record whose hash fits its bytes."""
+    """The position of a line in the chain; None unless it is a complete record whose hash fits its bytes."""
     if line[-_HASH_TAIL : -_HASH_TAIL + len(_HASH)] != _HASH or not line.startswith(_START) or line[-3:] != _END:
         return None
     digest = sha256(line[:-_HASH_TAIL]).hexdigest()
@@ -134,7 +134,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def decode_own(line: bytes, kind: str) -> dict[str, Any] | None:
-    """The record if it is one of the log's own of this type; the cheap look first, so that few lines are parsed."""
+    """The record if it is of this type of the log itself; a quick check comes first, so that few lines are parsed."""
     if kind.encode() not in line or (record := decode(line)) is None:
         return None
     return record if record.get("type") == kind else None

@@ -1,6 +1,6 @@
 """Reports events to the event log, subscribers and `tavern_on_event` observers. Data is redacted first.
 
-The log is an observer: when it fails the call goes on and a diagnostic says so, unless `audit.required` is set.
+The log is an observer: if it fails, the call continues and a diagnostic reports it, unless `audit.required` is set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DENIALS = frozenset({"POLICY_DENIED", "APPROVAL_REQUIRED", "APPROVAL_REJECTED"})
 
 
 class Recorder:
-    """Makes events and passes them on.
+    """Creates events and passes them on.
 
     Args:
         log: the event log, or None when auditing is off.
@@ -63,7 +63,7 @@ class Recorder:
         """The caller of the last reported call, as JSON: one caller makes many calls."""
         self._changed = changed
         self.retries: Counter[str] = Counter()
-        """Tool → how often calls of it were tried again."""
+        """Tool → number of retries of its calls."""
         self.model_use: Counter[tuple[str, str]] = Counter()
         """(language model, ok | failed | input | output) → requests, tokens."""
 
@@ -89,10 +89,10 @@ class Recorder:
     def called(
         self, call: ToolCall, redact: Redactor, changes: Sequence[CallChange], plugin: str = "", *, wanted: bool = True
     ) -> Event | None:
-        """TOOL_CALLED: on the record before the tool runs.
+        """Record TOOL_CALLED before the tool runs.
 
         Args:
-            wanted: the event is for observers, too; else only the log gets it.
+            wanted: whether observers get the event, too; else only the log does.
 
         Raises:
             PolicyDenied: `audit.required` is set and the log failed (POLICY_DENIED).
@@ -121,7 +121,7 @@ class Recorder:
     def denied(
         self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "", changes: Sequence[CallChange] = ()
     ) -> Event:
-        """POLICY_DENIED: who wanted what, who refused and why."""
+        """Record POLICY_DENIED: the caller, its call, the refusing side and the reason."""
         error = result.error
         data = self._about(call, redact)
         data["reason"] = for_record(error.message) if error else ""
@@ -142,11 +142,11 @@ class Recorder:
         changes: Sequence[CallChange] = (),
         wanted: bool = True,
     ) -> Event | None:
-        """TOOL_RESULT: how a call ended.
+        """Record TOOL_RESULT: the end of a call.
 
         Args:
             wanted: as for `called`.
-            is_recorded: another record already says who called what; else this one does.
+            is_recorded: whether another record already names the caller and the call; else this one does.
             changes: changes by plugins that no other record reports.
         """
         if is_recorded and not (wanted or changes or self._subscribers.current) and self._log is not None:
@@ -239,19 +239,19 @@ class Recorder:
         return data
 
     def about_approval(self, type_: str, call_id: str, data: Mapping[str, Any], plugin: str) -> tuple[Event, bool]:
-        """APPROVAL_REQUESTED or APPROVAL_DECIDED, and False when it must be on the record and is not."""
+        """Record APPROVAL_REQUESTED or APPROVAL_DECIDED; returns it, and False if it must be in the log and is not."""
         sent = dict(data) if self._arguments else {key: value for key, value in data.items() if key != "arguments"}
         event = Event(type_, time.time(), sent, call_id, plugin)
         return event, self.emit(event) or not self._required
 
     def note(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> Event:
-        """Any other event, e.g. PLUGIN_STATE; `data` holds no secrets."""
+        """Record any other event, e.g. PLUGIN_STATE; `data` holds no secrets."""
         event = Event(type_, time.time(), data, call_id, plugin)
         self.emit(event)
         return event
 
     def demanded(self, type_: str, data: Mapping[str, Any], plugin: str) -> bool:
-        """Any other event that `audit.required` speaks of; False when it must be on the record and is not."""
+        """Record any other event that `audit.required` covers; False if it must be in the log and is not."""
         return self.emit(Event(type_, time.time(), data, plugin=plugin)) or not self._required
 
     def note_large(self, type_: str, data: Mapping[str, Any], logged: Mapping[str, Any]) -> Event:
@@ -261,7 +261,7 @@ class Recorder:
         return event
 
     def show(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> None:
-        """An event for subscribers alone: there are too many of its kind for the log."""
+        """Emit an event for subscribers alone: there are too many of its kind for the log."""
         if self._subscribers.current:
             event = Event(type_, time.time(), data, call_id, plugin)
             object.__setattr__(event, "seq", next(self._numbers))

@@ -30,9 +30,9 @@ class ToolStatistics:
     p95_ms: float
     max_ms: float
     histogram: tuple[int, ...]
-    """Calls by `BUCKETS_MS`, and those that took longer than the last."""
+    """Numbers of calls by `BUCKETS_MS`; the last one is of calls that took longer."""
     errors: dict[str, int] = field(default_factory=dict)
-    """Kind of error → how often."""
+    """Kind of error → number."""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -1,6 +1,6 @@
-"""One call as the audit log has it: who called what, through which entry point and why, who changed or refused it, and its result.
+"""The story of one call in the audit log: caller, tool, entry point, purpose, changes, refusals and result.
 
-Which record says what depends on how far the call came: one that was carried out has TOOL_CALLED, a refused one
+The records depend on how far the call came: one that was carried out has TOOL_CALLED, a refused one
 POLICY_DENIED, one that could not even be tried (unknown tool, wrong arguments) TOOL_RESULT alone.
 """
 
@@ -23,20 +23,20 @@ _WHO: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CallStory:
-    """What the log contains about one call; `facts` by their names in the log, absent if no record has them."""
+    """The facts about a call in the log; `facts` by their names in the log, absent if no record has them."""
 
     call_id: str
     facts: Mapping[str, Any]
     outcome: str
     """``ok``, ``refused``, ``failed``, another status of the result such as ``job``, or ``unknown``: no result is on record."""
     error: str = ""
-    """The code."""
+    """The error code."""
     reason: str = ""
-    """Why it was refused or failed."""
+    """The reason why it was refused or failed."""
     by: str = ""
     """The plugin that refused it; empty: the host."""
     effect: str = ""
-    """For a failed call, what it may have changed: ``none``, ``done`` or ``unknown``."""
+    """The possible changes by a failed call: ``none``, ``done`` or ``unknown``."""
     duration_ms: float | None = None
     diff: Sequence[Mapping[str, Any]] = ()
     """The changes that plugins made to the call and its answer, one row per place."""

@@ -1,4 +1,4 @@
-"""Is the log what was written? Every record of every file, its own hash and its place in the chain.
+"""Verifies that the log is unchanged: every record of every file, its own hash and its place in the chain.
 
     changed     a line is not an intact record, or the record before it was replaced by another one
     missing     numbers are left out, at the beginning, in between or at the end
@@ -31,7 +31,7 @@ _REMEMBERED: Final = 4096  # hashes of the latest records, to check one that is 
 
 @dataclass(frozen=True, slots=True)
 class LogProblem(Problem):
-    """A place where the log is not as it was written."""
+    """A place at which the log differs from what was written."""
 
     file: str
     line: int
@@ -62,7 +62,7 @@ class VerifyReport:
     head: str = GENESIS
     """Hash of the last record. A copy elsewhere proves later that no record before it was changed."""
     repairs: tuple[str, ...] = ()
-    """What the log itself noted: half-written lines that were cut off, with the file that has them."""
+    """Repairs by the log itself: incomplete lines that were cut off, with the file that has them."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,7 +81,7 @@ def verify(path: Path, *, first: int = 1) -> VerifyReport:
     """Check the log at `path` with all its older files; a missing log has no errors.
 
     Args:
-        first: number of the first record that must be there; higher when older files were archived elsewhere.
+        first: number of the first expected record; higher if older files were archived elsewhere.
 
     Raises:
         StateDamaged: a file cannot be opened.
@@ -118,7 +118,7 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
 @dataclass(slots=True)
 class _Chain:
     expected: int
-    """The number that comes next."""
+    """The next expected number."""
     file: str = ""
     line: int = 0
     problems: list[LogProblem] = field(default_factory=list)
@@ -130,7 +130,7 @@ class _Chain:
     is_broken: bool = False
     """The line before is not a record, its content is unknown."""
     gaps: dict[int, LogProblem] = field(default_factory=dict)
-    """Numbers that were left out so far, while there are not too many of them → where."""
+    """Missing numbers so far, while there are not too many of them → their place."""
     hashes: OrderedDict[int, str] = field(default_factory=OrderedDict)
 
     def take(self, number: int, line: bytes, *, is_current: bool) -> None:
@@ -152,7 +152,7 @@ class _Chain:
         self._remember(found)
 
     def finish(self, anchor: ChainLink | None) -> None:
-        """The anchor knows the last record, or one shortly before."""
+        """Compare with the anchor, which knows the last record, or one shortly before."""
         self.problems += dict.fromkeys(self.gaps.values())
         if anchor is None:
             return

@@ -33,11 +33,11 @@ class DeclaredTools:
     """The declared tools of a plugin."""
 
     specs: tuple[ToolSpec, ...] = ()
-    """Tools that are known completely."""
+    """Completely known tools."""
     drafts: tuple[ToolSpec, ...] = ()
-    """Python tools whose parameters only the code knows, with everything else that was declared of them."""
+    """Python tools whose parameters only the code knows, with all their other declarations."""
     findings: tuple[Finding, ...] = ()
-    """What is wrong; a tool with an error is left out, the plugin and its other tools are not. ``details["tool"]`` is its id."""
+    """Problems; only a tool with an error is left out, not its plugin. ``details["tool"]`` is the tool's id."""
     stamps: tuple[tuple[str, CompactStamp | None], ...] = field(default=(), hash=False)
     """The tool folder and its files when they were read."""
 
@@ -172,7 +172,7 @@ class _ToolCollection:
 
 
 def _about(tool: str, findings: Iterable[Finding]) -> list[Finding]:
-    """`findings`, each with the tool that it costs."""
+    """Add to each finding the tool that it concerns."""
     return [replace(finding, details={"tool": tool, **finding.details}) for finding in findings]
 
 

@@ -122,7 +122,7 @@ def _python_problems(implementation: Implementation) -> Problems:
 
 
 def endpoint_problems(kind: str, endpoint: str, implementation: Mapping[str, Any]) -> Problems:
-    """What is wrong with a tool that names the address of its system (`ENDPOINT_KINDS`)."""
+    """The problems of a tool that names the address of its system (`ENDPOINT_KINDS`)."""
     from pydantic import ValidationError
 
     from tavern_core.contract.guards.addresses import BadUrl, read_url

@@ -1,4 +1,4 @@
-"""How the keys of plugin.yaml and of tool files look that people write as something else: for the repair in a finding."""
+"""Correct forms of keys of plugin.yaml and tool files that people often write wrongly: for the repair in a finding."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ManifestReading:
     findings: tuple[Finding, ...]
     document: YamlDocument
     readable: Manifest | None = None
-    """For `check`: what can be read of a manifest with errors, so that one mistake does not hide the others. No plugin runs by it."""
+    """For `check`: the readable part of an invalid manifest, so that one mistake hides no other. Never used to run."""
 
     @property
     def written_name(self) -> str:
@@ -128,7 +128,7 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
 
 
 def _cut(refusal: PathProblem, *, is_rough: bool) -> Path:
-    """What is left out so that the rest can be read; never one item of a list, which would move those behind it."""
+    """The part to leave out so that the rest can be read; never an item of a list, which would move later items."""
     path = refusal.path[:-1] if refusal.is_missing else refusal.path
     while path and isinstance(path[-1], int):
         path = path[:-1]

@@ -1,4 +1,4 @@
-"""What a well-formed manifest must also be: names that exist, versions that compare, paths that stay inside.
+"""Rules for a well-formed manifest: names that exist, versions that compare, paths that stay inside.
 
 Each rule below takes the manifest and reports what it finds at a path of the document; `check_manifest` runs them in the
 order of the manifest's keys. Sources: seed 000 §6.2, §15.1, §17, DESIGN §5, SECURITY §1.
@@ -131,7 +131,7 @@ def _range_hint(specifier: str) -> str:
 
 
 def _in_full(written: str) -> str:
-    """The permission that is meant by a name without ``hook:client:`` or with the wrong side; empty: none."""
+    """The permission that a name without ``hook:client:`` or with the wrong side means; empty: none."""
     bare = written.removeprefix("hook:client:").removeprefix("hook:server:")
     full = [name for name in hook_spellings() if name.endswith(f":{bare}") and name.count(":") == bare.count(":") + 2]
     return full[0] if full else canonical_hook(bare) or ""
@@ -250,7 +250,7 @@ def _paths(manifest: Manifest) -> Iterator[PathProblem]:
 
 
 def declared_paths(manifest: Manifest) -> Iterator[tuple[Path, str]]:
-    """Every path that the manifest names, with where it does."""
+    """Every path that the manifest names, and the place of each."""
     for key in ("nodes", "tools", "skills", "profiles", "workflows"):
         section = getattr(manifest, key)
         if isinstance(section, Entry):

@@ -90,7 +90,7 @@ def render(kind: FileKind) -> str:
 
 
 def _describe(model: str, part: dict[str, Any]) -> None:
-    """Our sentences instead of pydantic's titles; docstrings that speak of Python are left out."""
+    """Replace pydantic's titles by our sentences; docstrings about Python are left out."""
     part.pop("title", None)
     part.pop("description", None)
     for field, schema in part.get("properties", {}).items():
@@ -122,7 +122,7 @@ def _add_tables(definitions: dict[str, Any]) -> None:
 
 
 def _add_short_forms(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """What the model's validators accept besides: names alone, ``true`` for a section, empty sections."""
+    """Add the further forms that the model's validators accept: names alone, ``true`` for a section, empty sections."""
     asked = definitions["Permissions"]["properties"]["capabilities"]
     asked["items"] = {"anyOf": [definitions["CapabilityRequest"]["properties"]["name"], asked["items"]]}
     for field in schema["properties"].values():

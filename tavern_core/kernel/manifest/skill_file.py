@@ -1,4 +1,4 @@
-"""SKILL.md: what it says, and what the specification (agentskills.io) says to that.
+"""Reads SKILL.md, and checks it by the specification (agentskills.io).
 
 An *error* keeps the skill from being used: there is no front matter, it cannot be read, or nothing describes the skill. A *warning* is
 against the specification and does no harm: the skill is used, and `tavern skills check` says no. An *info* is advice.
@@ -26,7 +26,7 @@ from tavern_core.tam.neutralise import foreign_prose
 CODE: Final = "SKILL_INVALID"
 KEYS: Final = ("name", "description", "license", "allowed-tools", "metadata", "compatibility")
 _AS_TEXT: Final[Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-"""Gives every value as the text it is; the same parser as `EventParser`, so that what that read can be read again."""
+"""Reads every value as text, with the parser of `EventParser`, so that it can read what that accepts."""
 _LONGEST: Final = {"name": 64, "description": 1024, "compatibility": 500}
 _LONGEST_BODY: Final = 20_000
 """Characters: about 5,000 tokens."""
@@ -49,7 +49,7 @@ class SkillFile:
 
     @property
     def is_valid(self) -> bool:
-        """True when the specification has nothing against it."""
+        """True if it meets the specification."""
         return all(finding.severity == "info" for finding in self.findings)
 
 

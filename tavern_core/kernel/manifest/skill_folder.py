@@ -19,7 +19,7 @@ from tavern_core.model.skill import SKILL_FILES, WHOLE
 
 
 def check_skill(folder: Path) -> SkillFile:
-    """What the specification says to the skill in a folder, whatever else is there. Runs nothing."""
+    """Check the skill in a folder by the specification, whatever else is there. Runs nothing."""
     real = Path(os.path.realpath(folder))
     files = FolderFiles(real)
     skill = read_one(folder.absolute().name or real.name, files, "")

@@ -1,4 +1,4 @@
-"""Skills as tools: `skill:<name>` gives the instructions and files of one, `skill:<name>.run` runs its programs.
+"""Skills as tools: `skill:<name>` gives the instructions and files of a skill, `skill:<name>.run` runs its programs.
 
 A skill in a folder of the project or the user is a plugin of its own (`skill-<name>`): it is reviewed, granted and put into the box like
 any other. Skills of a plugin (`skills: {entry: skills}`) are tools of that plugin.

@@ -164,7 +164,7 @@ class _ToolSpecBuilder:
         return given
 
     def capabilities(self, *, is_code: bool) -> frozenset[str]:
-        """What the tool needs, from both spellings; each must be requested in the manifest. What destroys needs one more.
+        """The needs of the tool, from both spellings; the manifest must request each. Destructive tools need one more.
 
         A Python tool whose need is not requested stays, so that its declaration holds for what the code returns; its calls
         are refused.
@@ -249,7 +249,7 @@ class _ToolSpecBuilder:
             self.refuse(("parameters",), "the parameters of a tool of type service need `properties`", hint)
 
     def check_foreign_kind(self, kind: str) -> None:
-        """A kind that is not the host's: contributed by this plugin or a dependency, or a typing error."""
+        """Check a kind that is not the host's: contributed by this plugin or a dependency, or a typing error."""
         own = [declared.name for declared in self.manifest.executors or ()]
         near = did_you_mean(kind, [*KINDS, *own], 1)
         if kind in own or not near or self.manifest.depends_on or self.manifest.executors == ():
@@ -323,7 +323,7 @@ class _ToolSpecBuilder:
 
 
 def _implementation_data(implementation: Implementation, timeout: int | None) -> dict[str, Any]:
-    """The implementation as executors get it, with the time-out that holds."""
+    """The implementation for executors, with the effective time-out."""
     data: dict[str, Any] = implementation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if implementation.type == "script":
         data["command"] = list(split_command(implementation.command or ""))

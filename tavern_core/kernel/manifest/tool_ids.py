@@ -1,4 +1,4 @@
-"""From what an author wrote to a tool's id, and to a plugin's name where another system lets it be anything.
+"""Determines a tool's id from its written form, and a plugin's name from the free form of another system.
 
     getSubtitle                  un-prefixed          bilibili-fetcher:getSubtitle
     bilibili-fetcher:getSubtitle own name             bilibili-fetcher:getSubtitle
@@ -26,7 +26,7 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @dataclass(frozen=True, slots=True)
 class ToolId:
-    """The canonical id, and the written one where it differs and still has to be found."""
+    """The canonical id, and the written one if it differs and must still be found."""
 
     id: str
     alias: str = ""
@@ -34,7 +34,7 @@ class ToolId:
 
 @dataclass(frozen=True, slots=True)
 class IdRefusal:
-    """Why a written id cannot be a tool of this plugin."""
+    """The reason why a written id cannot be a tool of this plugin."""
 
     message: str
     hint: str

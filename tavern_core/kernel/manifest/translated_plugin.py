@@ -18,7 +18,7 @@ _OWN_FOLDERS: Final = ("$workspace", "$data")
 
 @dataclass(frozen=True, slots=True)
 class TranslatedPlugin:
-    """What was made of one folder; None for `manifest` means that `findings` hold an error."""
+    """The translation of a folder; None for `manifest` means that `findings` hold an error."""
 
     name: str
     """The name of the plugin."""
@@ -26,16 +26,16 @@ class TranslatedPlugin:
     tools: DeclaredTools = DeclaredTools()
     findings: tuple[Finding, ...] = ()
     off: str = ""
-    """Why nothing of it runs here, whatever is granted."""
+    """The reason why nothing of it runs here, whatever is granted."""
     asks: frozenset[str] = frozenset()
-    """Permissions that it asks for besides those of the manifest."""
+    """Permissions that it requests besides those of the manifest."""
 
 
 def unstated_needs(whose: str) -> Permissions:
-    """What programs may be granted whose format has no word for what they need; nothing of it is granted by itself.
+    """The possible permissions of programs whose format cannot express needs; none is granted by itself.
 
     Args:
-        whose: for the reason that is shown to who decides.
+        whose: the owner of the programs, for the reason that the operator sees.
     """
     reason = f"{whose} do not say what they need; grant it when a call fails for want of it"
     asked = (("network", None), ("read:fs", _OWN_FOLDERS), ("write:fs", _OWN_FOLDERS), ("process:spawn", None))

@@ -46,7 +46,7 @@ _NEEDS_VCP: Final[Mapping[str, str]] = {
     "static": "it fills placeholders of VCP's prompts",
     "messagePreprocessor": "it changes messages on their way through VCP",
 }
-"""Why plugins of these types need VCP itself."""
+"""The reason why plugins of these types need VCP itself."""
 _WINDOWS_RUNNER: Final = re.compile(r"(python3?|node|bun|deno)\.exe(?=\s|\Z)")
 _WINDOWS_PATH: Final = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
 """A backslash between two folders, and not before a sign that it guards (`"\\d+"`)."""
@@ -73,7 +73,7 @@ def read_vcp(content: bytes, folder: str, files: PluginFiles) -> TranslatedPlugi
 
 
 class _ManifestReading:
-    """One manifest on its way. Used once."""
+    """Reads one manifest. Used once."""
 
     def __init__(
         self, data: dict[str, Any], document: JsonDocument, name: str, folder: str, files: PluginFiles
@@ -106,7 +106,7 @@ class _ManifestReading:
     # What runs ---------------------------------------------------------------------------------------------------------
 
     def _command(self) -> tuple[tuple[str, ...], str]:
-        """The command line of the plugin's program, and why there is none."""
+        """The command line of the plugin's program, and the reason if there is none."""
         kind, protocol = self._data.get("pluginType"), self._part("communication").get("protocol")
         if isinstance(kind, str) and kind in _NEEDS_VCP:
             return (), f"a VCP plugin of type {kind} is not a tool: {_NEEDS_VCP[kind]}"
@@ -231,7 +231,7 @@ def _portable(command: str) -> str:
 
 
 def _identifier(command: Any) -> str:
-    """What a command is called; empty where it is not."""
+    """The name of a command; empty if it has none."""
     if not isinstance(command, dict):
         return ""
     found = command.get("commandIdentifier") or command.get("command")
@@ -244,7 +244,7 @@ _KINDS: Final = {"integer": "number", "int": "number", "number": "number", "floa
 
 
 def settings_of(written: Any, plugin: str, document: JsonDocument) -> tuple[tuple[SettingItem, ...], list[Finding]]:
-    """The settings, and what is left out with its reason. Each becomes an environment variable of the program.
+    """The settings, and those that are left out, with reasons. Each becomes an environment variable of the program.
 
     {"API_KEY": "string"}  ·  {"API_KEY": {"type", "description", "default"}}  ·  [{"name": "API_KEY", "type", …}]
 

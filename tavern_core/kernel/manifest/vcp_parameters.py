@@ -40,12 +40,12 @@ _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 
 @dataclass(frozen=True, slots=True)
 class InferredArguments:
-    """What the examples of one command show."""
+    """The arguments that the examples of one command show."""
 
     examples: Mapping[str, str]
     """Parameter → its value in the first example that has it."""
     command: str = ""
-    """What stands for `command` in them; empty where nothing does."""
+    """The value of `command` in them; empty if there is none."""
 
 
 def infer(texts: Iterable[str], plugin: str, others: frozenset[str]) -> InferredArguments:

@@ -92,7 +92,7 @@ def _of_another(other: ForeignFormat, where: Location | None) -> Finding:
 
 
 def document_of(workflow: Workflow) -> Mapping[str, Any]:
-    """The document of a workflow: as it was read; of one that was made by a program, what it says."""
+    """The document of a workflow: as it was read, or made from a workflow that a program created."""
     if workflow.raw:
         return workflow.raw
     found: dict[str, Any] = workflow.model_dump(mode="json", by_alias=True, exclude_defaults=True)
@@ -119,7 +119,7 @@ class ForeignFormat:
     what: str
     """``a workflow as the editor of ComfyUI saves it``"""
     place: tuple[str | int, ...] = ()
-    """Where the document gives itself away."""
+    """The place in the document that identifies the format."""
 
 
 def foreign(data: Any) -> ForeignFormat | None:

@@ -1,4 +1,4 @@
-"""What the JSON Schema of workflow files says besides what pydantic makes of the models: sentences, and what files hold besides.
+"""Completes pydantic's JSON Schema of workflow files: descriptions, and further members of files.
 
 Unknown keys are allowed everywhere except below `$exec`: editors store their own data in these files.
 """

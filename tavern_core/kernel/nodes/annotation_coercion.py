@@ -1,4 +1,4 @@
-"""Between nodes flows plain data. Here it becomes what a node's annotations want, and what a node gives becomes plain again.
+"""Converts plain data to the types of a node's annotations, and the outputs of nodes to plain data.
 
 So a value has the same type whether a node has just given it, or it comes from a cache, an earlier run or another process.
 """
@@ -20,23 +20,23 @@ from tavern_core.schema.bounded_json_copying import NotPlainData
 from tavern_core.schema.deserialization import made_of_json
 
 Mismatch = Callable[[str, str], Exception]
-"""(input, what is wrong) → what is raised."""
+"""(input, problem) → the error to raise."""
 SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None), type(Skip)})
 _ANYTHING: Final = TypeAdapter[Any](Any)
 
 
 def adapt(adapters: Mapping[str, TypeAdapter[Any]], inputs: dict[str, Any], mismatch: Mismatch) -> None:
-    """Put what the annotations want into `inputs`; None stays None.
+    """Convert `inputs` in place to the types of the annotations; None stays None.
 
     Raises:
-        Exception: `mismatch` of the first value that does not fit; of a stream, where it is read.
+        Exception: `mismatch` of the first value that does not fit; of a stream, when it is read.
     """
     for key in adapters.keys() & inputs.keys():
         inputs[key] = adapt_value(adapters, key, inputs[key], mismatch)
 
 
 def adapt_value(adapters: Mapping[str, TypeAdapter[Any]], key: str, value: Any, mismatch: Mismatch) -> Any:
-    """One value of `adapt`, which also says what it raises."""
+    """Convert one value as `adapt` does; raises as it."""
     adapter = adapters.get(key)
     if adapter is None or value is None:
         return value
@@ -48,7 +48,7 @@ def adapt_value(adapters: Mapping[str, TypeAdapter[Any]], key: str, value: Any, 
 
 
 def coerce(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """What an annotation makes of plain data, as pydantic reads JSON: text becomes a date, an enum, in models also a number.
+    """Convert plain data to an annotation's type as pydantic reads JSON: text becomes a date, enum, in models a number.
 
     Raises:
         ValidationError: it does not fit.
@@ -69,7 +69,7 @@ def coerce(adapter: TypeAdapter[Any], value: Any) -> Any:
 
 
 def why_not(error: ValidationError) -> str:
-    """The first thing that is wrong, with its place, and what was there."""
+    """The first problem, with its place and the value there."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     got = repr(first["input"])
@@ -85,7 +85,7 @@ def _made(adapter: TypeAdapter[Any], key: str, value: Any, mismatch: Mismatch) -
 
 
 class _CoercedStream(AsyncIterator[Any]):
-    """A stream whose chunks are made into what its annotation says."""
+    """A stream that converts its chunks to the type of its annotation."""
 
     def __init__(self, stream: AsyncIterator[Any], adapter: TypeAdapter[Any], key: str, mismatch: Mismatch) -> None:
         self._stream, self._adapter, self._key, self._mismatch = stream, adapter, key, mismatch
@@ -94,7 +94,7 @@ class _CoercedStream(AsyncIterator[Any]):
         return _made(self._adapter, self._key, await anext(self._stream), self._mismatch)
 
     async def aclose(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         await self._stream.aclose()  # type: ignore[attr-defined]
 
 

@@ -14,7 +14,7 @@ from tavern_core.schema.bounded_json_copying import SCALARS, NotPlainData
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"
 TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
-"""Keys that mark what JSON cannot say."""
+"""Keys that mark values without a JSON form."""
 
 
 def to_plain(
@@ -23,8 +23,8 @@ def to_plain(
     """`value` as JSON.
 
     Args:
-        tagged: so that `from_plain` can tell bytes and Skip; otherwise, for other readers, bytes are base64 text and Skip is null.
-        large: what stands for bytes where they are too many; None from it: they stay.
+        tagged: mark bytes and Skip for `from_plain`; else, for other readers, bytes are base64 text and Skip is null.
+        large: returns a replacement for large bytes; None from it: they stay.
 
     Raises:
         NotPlainData: it holds an object that JSON cannot hold, or is nested too deeply.
@@ -59,7 +59,7 @@ def to_plain(
 
 
 def from_plain(value: Any) -> Any:
-    """The reverse of `to_plain`; tuples have become lists."""
+    """The inverse of `to_plain`; tuples have become lists."""
     if isinstance(value, list):
         return [from_plain(item) for item in value]
     if isinstance(value, dict):
@@ -75,7 +75,7 @@ def from_plain(value: Any) -> Any:
 
 
 def displayable(value: Any, longest: int = 2_000) -> Any:
-    """`value` for people and events: plain, shortened; what JSON cannot hold as the name of its type."""
+    """`value` for people and events: plain and shortened; values without a JSON form as the name of their type."""
     try:
         plain = to_plain(value, tagged=False)
     except NotPlainData:

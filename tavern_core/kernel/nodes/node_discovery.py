@@ -16,11 +16,11 @@ from tavern_core.errors import ActivationFailed
 
 
 def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list[Any]:
-    """What is marked as a node in the file or the folder `entry`, in the order of files and of lines.
+    """The marked nodes in the file or the folder `entry`, in the order of files and of lines.
 
     Args:
         package: the plugin's imported package; None for a folder without Python of its own.
-        folder: where plugin.yaml is.
+        folder: the folder of plugin.yaml.
         entry: `nodes.entry` of the manifest, relative to it.
 
     Raises:
@@ -56,7 +56,7 @@ def _is_public(file: Path) -> bool:
 
 
 def _in_archive(package: Any, entry: str, plugin: str) -> list[Any]:
-    """What is marked below `entry` of a package without a folder: one in a zip file."""
+    """The marked nodes below `entry` of a package without a folder: one in a zip file."""
     parts = [part for part in entry.removesuffix(".py").strip("/").split("/") if part != "."]
     name = ".".join([getattr(package, "__name__", ""), *parts])
     if not all(part.isidentifier() for part in name.split(".")):
@@ -108,7 +108,7 @@ def _import(package: Any, folder: Path, file: Path, plugin: str) -> Any:
 
 
 def _marked(module: Any) -> Iterator[Any]:
-    """Marked functions and classes that the module itself defines; unmarked classes without `run` are there to be derived from."""
+    """Marked functions and classes that the module itself defines; unmarked classes without `run` are only bases."""
     for value in list(vars(module).values()):
         is_node = inspect.isfunction(value) or (
             inspect.isclass(value) and (hasattr(value, "run") or NODE_MARK in vars(value))

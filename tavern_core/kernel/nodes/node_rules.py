@@ -32,7 +32,7 @@ _COUNTS: Final = ("version", "timeout_ms", "limit", "width")
 
 
 def definition_mismatch(spec: NodeSpec, takes: Collection[str] | None = None) -> str:
-    """What is wrong with a node definition, in one sentence; empty if it is valid.
+    """The problem of a node definition, in one sentence; empty if it is valid.
 
     Args:
         takes: the inputs that the node's code can be given; None: any.

@@ -34,13 +34,13 @@ def pack_node(spec: NodeSpec) -> dict[str, Any]:
 
 
 def node_members(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
-    """What `pack_node` copies: every member but the code.
+    """The members that `pack_node` copies: all but the code.
 
     Args:
-        is_shown: to be looked at only; a function in a slot is True then.
+        is_shown: for display only; a function in a slot is True then.
 
     Raises:
-        NotData: whether a slot is required is a function.
+        NotData: a function decides whether a slot is required.
     """
     members = {name: getattr(spec, name) for name in _NODE}
     members["inputs"] = [_slot_members(slot, is_shown) for slot in spec.inputs.values()]
@@ -61,10 +61,10 @@ def unpack_node(packed: Mapping[str, Any], impl: Any = None) -> NodeSpec:
     """The inverse of `pack_node`.
 
     Args:
-        impl: the code, or what stands for it.
+        impl: the code, or its placeholder.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none.
+        ValueError, KeyError, TypeError: it is not a packed node type.
     """
     facts: dict[str, Any] = {
         name: tuple(packed[name]) if isinstance(packed[name], list) else packed[name] for name in _NODE

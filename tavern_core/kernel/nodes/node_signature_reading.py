@@ -1,4 +1,4 @@
-"""From what a plugin returns to node specifications: the signature gives the slots, the docstring their words."""
+"""Reads node specifications from a plugin's objects: the signature gives the slots, the docstring their texts."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def describe_nodes(offer: Any, owner: NodeOwner) -> list[NodeSpec]:
 
 
 def describe_node(offer: Any, owner: NodeOwner) -> NodeSpec:
-    """One marked function or class as a specification. Raises as `describe_nodes`."""
+    """Describe a marked function or class as a specification. Raises as `describe_nodes`."""
     return _described_once(offer, owner) if owner.is_builtin else _described(offer, owner)
 
 
@@ -98,7 +98,7 @@ def _described(offer: Any, owner: NodeOwner) -> NodeSpec:
 
 
 _described_once = functools.cache(_described)
-"""The nodes in the box are the same in every host of a process."""
+"""The built-in nodes are the same in every host of a process."""
 
 
 def _owned(spec: NodeSpec, owner: NodeOwner) -> NodeSpec:
@@ -139,7 +139,7 @@ def _full_type(written: str, owner: NodeOwner) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ValueType:
-    """What an annotation says of values: their `dataFlowType`, schema, what makes them of plain data, the only ones there are."""
+    """The type of values by their annotation: `dataFlowType`, schema, conversion from plain data, allowed values."""
 
     type: str
     schema: Mapping[str, Any] | None = None
@@ -148,12 +148,12 @@ class _ValueType:
 
     @property
     def says_no_more(self) -> bool:
-        """True where type, bounds and choices of a slot say all of it."""
+        """True if type, bounds and choices of a slot express all of it."""
         return self.adapter is None or self.choices is not None
 
 
 class _NodeReader:
-    """One marked function or class."""
+    """Reads one marked function or class."""
 
     def __init__(self, offer: Any, mark: NodeMark, owner: NodeOwner) -> None:
         self.offer, self.mark, self.owner = offer, mark, owner
@@ -176,10 +176,10 @@ class _NodeReader:
     def _inputs(
         self, hints: Mapping[str, Any], words: Mapping[str, str]
     ) -> tuple[dict[str, Slot], dict[str, TypeAdapter[Any]], str, bool]:
-        """The inputs, what converts their values, the parameter that gets the context, and whether it takes any others.
+        """The inputs, their converters, the parameter that gets the context, and whether it takes any others.
 
         Args:
-            words: what the docstring says about the parameters.
+            words: the descriptions of the parameters in the docstring.
         """
         inputs: dict[str, Slot] = {}
         adapters: dict[str, TypeAdapter[Any]] = {}
@@ -285,7 +285,7 @@ class _NodeReader:
             ) from None
 
     def _type_of(self, hint: Any, constraints: tuple[Any, ...], name: str, mode: JsonSchemaMode) -> _ValueType:
-        """What an annotation says of values.
+        """The type of values by their annotation.
 
         Args:
             hint: without Annotated and None around it.

@@ -1,4 +1,4 @@
-"""Tools of kind `node` and `workflow` without parameters: what they run says the rest."""
+"""Tools of kind `node` and `workflow` without parameters: the parameters are those of their node or workflow."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def flow_tool(spec: ToolSpec, workflow: Workflow) -> ToolSpec:
 
 
 def workflow_behind(spec: ToolSpec, folder: Path | None) -> Workflow | None:
-    """The workflow that a tool of kind `workflow` runs; None where its file cannot be read: a call says why.
+    """The workflow that a tool of kind `workflow` runs; None if its file cannot be read: a call reports why.
 
     Args:
-        folder: where the plugin's plugin.yaml is.
+        folder: the folder of the plugin's plugin.yaml.
     """
     from tavern_core.model.toolfile import workflow_file_names
 

@@ -47,10 +47,10 @@ _NO_TOOLS: Final = DeclaredTools()
 
 
 class Tiers(Protocol):
-    """Where the code of discovered plugins runs: in this process, or in a process of its own."""
+    """Places for the code of discovered plugins: this process, or a process of its own for each."""
 
     def reason(self, candidate: PluginCandidate) -> str:
-        """Why it runs in a process of its own; empty: it runs in the host."""
+        """The reason why it runs in a process of its own; empty: it runs in the host."""
         ...
 
     def load(self, candidate: PluginCandidate, ctx: PluginContext) -> Any:
@@ -58,7 +58,7 @@ class Tiers(Protocol):
         ...
 
     def pause_notice(self, plugin: str) -> str:
-        """Why its process is paused and not started; empty: it is not paused."""
+        """The reason why its process is paused and not started; empty: it is not paused."""
         ...
 
     def end_pause(self, plugin: str) -> None:
@@ -67,7 +67,7 @@ class Tiers(Protocol):
 
 
 class PluginOrigin(ABC):
-    """Where a plugin comes from: its code and its files as they are. Most methods need a plugin with files."""
+    """The source of a plugin: its code and its current files. Most methods need a plugin with files."""
 
     can_reload = False
     """Whether `load` reads the code again after `unload`."""
@@ -141,7 +141,7 @@ class PluginCandidate:
     is_nodes_alone: bool = False
     """Whether it is built in with node types only: it is activated when one is first used."""
     isolation_need: str = ""
-    """Why manifest or configuration put it into a process of its own; empty: they do not."""
+    """The reason why manifest or configuration put it into a process of its own; empty: they do not."""
     tiers: Tiers | None = None
     """For a discovered plugin; the others run in the host."""
     target: str = ""
@@ -161,7 +161,7 @@ class PluginCandidate:
             self.origin.unload()
 
     def isolated(self) -> str:
-        """Why it currently runs in a process of its own; empty: it runs in the host."""
+        """The reason why it currently runs in a process of its own; empty: it runs in the host."""
         return "" if self.tiers is None else self.tiers.reason(self)
 
     def pause_notice(self) -> str:
@@ -201,7 +201,7 @@ class PluginCandidate:
 
     @property
     def tier(self) -> Tier:
-        """Where its code is to run, by declaration and configuration."""
+        """The tier of its code, by declaration and configuration."""
         return "process" if self.isolation_need else "host"
 
     @property
@@ -272,7 +272,7 @@ def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str
 
 
 def isolation_reason(facts: ManifestFacts, config: IsolationConfig) -> str:
-    """Why a plugin belongs to the isolated tier, as it is declared and configured; empty for one that does not."""
+    """The reason why a plugin belongs to the isolated tier by declaration and configuration; empty if it does not."""
     if facts.isolation == "process":
         return "plugin.yaml says so"
     if facts.name in config.plugins:
@@ -463,7 +463,7 @@ def _said(thing: Any, key: str) -> str:
 
 
 def _place_of(thing: Any) -> str:
-    """Where an object comes from, for people: a module's file, or the name of its class or function."""
+    """The origin of an object, for people: a module's file, or the name of its class or function."""
     if isinstance(thing, ModuleType):
         return _said(thing, "__file__") or thing.__name__
     named = thing if inspect.isroutine(thing) else type(thing)

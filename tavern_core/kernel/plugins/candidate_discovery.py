@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 REGISTERS_TOOLS = b"tavern_register_tools"
 _ORDER: Mapping[Source, int] = {"skill": 0, "folder": 1, "entry_point": 2, "vcp": 3}
-"""Which of two plugins with the same id wins: skills of the project and the user before those of plugins."""
+"""The precedence of plugins with the same id: skills of the project and the user before those of plugins."""
 MOST_SOURCES = 500
-"""How many files are searched for the hook; a larger package is expected to declare its tools."""
+"""Maximum number of files that are searched for the hook; a larger package is expected to declare its tools."""
 
 
 class IndexedSpecs:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Contributions:
-    """What plugins contribute. Reading needs no lock; changes are all or nothing.
+    """The contributions of plugins. Reading needs no lock; changes are all or nothing.
 
     Args:
         changed: emitted after each change.
@@ -40,7 +40,7 @@ class Contributions:
         self._used: dict[str, tuple[str, Any]] = {}  # services in use: overridden ones are replaced
         self._builtin: frozenset[str] = frozenset()
         self.generation = 0
-        """Changes with every change of the table."""
+        """A number that changes with the table."""
 
     def add_all(
         self,
@@ -54,7 +54,7 @@ class Contributions:
 
         Args:
             offered: section → name → object.
-            source: where the plugin comes from. Only the host's own plugins and objects of the program may use its
+            source: the kind of the plugin. Only the host's own plugins and objects of the program may use its
                 namespaces.
             overriding: services that replace others.
 

@@ -40,7 +40,7 @@ class EffectiveScopes:
     Args:
         project: the base of ``./data`` in a scope.
         data_root: the folder of the plugins' own folders.
-        hosts: where the host's own plugins may connect to, besides public names at the usual ports.
+        hosts: allowed destinations of the host's own plugins, besides public names at the usual ports.
     """
 
     project: Path
@@ -73,5 +73,5 @@ class EffectiveScopes:
         return places
 
     def scope(self, record: PluginRecord, capability: str) -> Scope:
-        """One scope: None without limit, empty if the capability is not granted."""
+        """The scope of a capability: None without limit, empty if the capability is not granted."""
         return self.scopes(record).get(capability) if record.may(capability) else ()

@@ -25,9 +25,9 @@ from tavern_core.model.plugin_status import Diagnostic
 
 _NAMESPACES: Final = frozenset(map(fold, RESERVED_NAMESPACES))
 _REVIEWED: Final = PluginCondition("reviewed")
-"""No reason against it was found so far; its grants are added next."""
+"""No reason against it has been found so far; its grants are added next."""
 LONGEST_PATH: Final = 20
-"""How many names of a dependency cycle a message shows."""
+"""Maximum names of a dependency cycle in a message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which plugins the operator enabled or disabled, with the reason; stored in a small file of the state folder.
+"""The plugins that the operator enabled or disabled, with the reason; stored in a small file of the state folder.
 
 A plugin without an entry follows the configuration. If the file is corrupt when a host opens, all entries are lost, and
 the finding says so: disabled plugins are enabled again, their grants are unchanged. A running host keeps what it read.
@@ -20,7 +20,7 @@ from tavern_core.model.result import iso_utc
 
 @dataclass(frozen=True, slots=True)
 class EnabledDecision:
-    """One decision of the operator."""
+    """A decision of the operator."""
 
     enabled: bool
     reason: str = ""

@@ -96,7 +96,7 @@ class HostRegistries:
 
     @property
     def mode(self) -> ExecutionMode:
-        """How code runs for callers in an event loop."""
+        """Runs code for callers in an event loop."""
         return self.base.mode
 
     @property

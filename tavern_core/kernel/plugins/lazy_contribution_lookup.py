@@ -33,7 +33,7 @@ class LazyContributions:
         return self._contributions.all(section)
 
     async def one(self, section: str, name: str) -> Any:
-        """One object of a section; see `Tavern.contribution`."""
+        """An object of a section; see `Tavern.contribution`."""
         for record in list(self._lifecycle.records.values()):
             if name in record.candidate.facts.declared.get(section, ()):
                 await self._lifecycle.activate(record.name)

@@ -429,6 +429,6 @@ def _standing_of(record: PluginRecord, begun: PluginCondition) -> PluginConditio
 
 
 def unusable(record: PluginRecord) -> PluginError:
-    """Why a plugin cannot be used now, and the repair."""
+    """The error of a plugin that cannot be used now, with the repair."""
     text = f"plugin {record.name} is {record.state}: {record.reason}"
     return PluginError(text, hint=record.fix, state=record.state)

@@ -50,7 +50,7 @@ class GrantDecisions:
         self._cached, self._reads_files = kept, reads_files
 
     def of(self, candidate: PluginCandidate) -> GrantDecision:
-        """What a plugin may use."""
+        """The decision about a plugin: its usable permissions."""
         decided, known = self.grants.get(candidate.name), self._cached.get(candidate.name)
         if known is not None and known[0] is candidate and known[1] is decided:
             return known[2]
@@ -64,13 +64,13 @@ class GrantDecisions:
         return decision
 
     def refusal(self, candidate: PluginCandidate) -> LockMismatch | None:
-        """Why a locked host does not use a plugin; None: it does."""
+        """The reason why a locked host does not use a plugin; None: it does."""
         is_bound = self.is_frozen and candidate.source not in GRANTED_BY_PASSING
         return _refusal(facts_of_now(candidate), self.grants) if is_bound else None
 
 
 def _refusal(facts: PluginFacts, grants: Grants) -> LockMismatch | None:
-    """Why a locked host does not use a plugin; None: it does."""
+    """The reason why a locked host does not use a plugin; None: it does."""
     why = difference(facts, grants.get(facts.name))
     if why and grants.is_damaged and grants.get(facts.name) is None:
         why = f"the lock file has errors ({grants.findings[0].located})"

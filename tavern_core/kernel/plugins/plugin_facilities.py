@@ -34,7 +34,7 @@ class GrantedFacilities:
         return sealed_object(self, FACILITIES)
 
     def close(self) -> None:
-        """Called when the plugin has stopped: a context or view that it kept stops working."""
+        """Stop a context or view that the plugin kept; called when the plugin has stopped."""
         self._is_open = False
 
     def get_config(self, option: str) -> Any:

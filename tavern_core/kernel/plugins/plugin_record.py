@@ -40,17 +40,17 @@ class PluginCondition:
     undecided: frozenset[str] = frozenset()
     findings: tuple[Finding, ...] = ()
     error: TavernError | None = None
-    """Why it failed."""
+    """The error that made it fail."""
     fix: str = ""
     """The command or line of configuration that makes it usable, if there is one."""
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Granted capability → its scope, as written; absent: without limit (`effective_scopes.py` resolves the paths)."""
     changed: frozenset[str] = frozenset()
-    """What has changed since the review: ``version``, ``manifest``, ``artifact``."""
+    """The parts that have changed since the review: ``version``, ``manifest``, ``artifact``."""
     note: str = ""
     """The same as a sentence; empty if nothing changed."""
     kept_apart: str = ""
-    """Why it stays in a process of its own though it no longer requests that; empty: it does not."""
+    """The reason why it stays in a process of its own although it no longer requests one; empty: it does not."""
 
     @property
     def explanation(self) -> str:
@@ -85,7 +85,7 @@ class PluginRecord:
         self._changed = changed
         self._condition = PluginCondition(findings=candidate.findings)
         self.activation_error: TavernError | None = None
-        """Why its last activation failed; kept until it is reloaded, enabled or granted again."""
+        """The error of its last failed activation; kept until it is reloaded, enabled or granted again."""
         self.active = False
         self.claimed = False
         """Whether its own activation or stop is managing its entries in the host's tables."""
@@ -135,12 +135,12 @@ class PluginRecord:
 
     @property
     def reason(self) -> str:
-        """Why it is in this state, for people."""
+        """The reason for its state, for people."""
         return self.condition.reason
 
     @property
     def fix(self) -> str:
-        """What makes it usable."""
+        """The repair that makes it usable."""
         return self.condition.fix or "tavern doctor"
 
     @property
@@ -208,7 +208,7 @@ class PluginRecord:
                 self.condition = condition
 
     def note_changes(self, *, changed: frozenset[str], note: str) -> None:
-        """Record what a comparison of its files has shown."""
+        """Record the result of a comparison of its files."""
         with self._lock:
             self.condition = replace(self.condition, changed=changed, note=note)
 
@@ -256,11 +256,11 @@ class PluginRecord:
         return tool_id in declared if declared else not self.left_out
 
     def is_intact(self) -> bool:
-        """False: it may be used because its files are trusted, but they have changed since it became active."""
+        """False if it may be used because its files are trusted, but they have changed since it became active."""
         return self.trusted_files is None or self.candidate.origin.fingerprint() == self.trusted_files
 
     def capabilities(self, spec: ToolSpec) -> frozenset[str]:
-        """What the plugin allows this tool: declared and granted; everything for an object without a manifest.
+        """The permissions of this tool: declared and granted ones; everything for an object without a manifest.
 
         Callers of an upstream's tool may need more than the upstream itself, if the operator or the upstream says so.
         """

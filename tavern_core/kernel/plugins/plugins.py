@@ -324,7 +324,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
 
 def _still_fit(record: PluginRecord, records: Mapping[str, PluginRecord]) -> bool:
-    """False: a dependency of an active plugin can no longer be used."""
+    """Whether an active plugin can still be used; False: one of its dependencies cannot."""
     if record.candidate.fixed_id:
         return True
     return all(n in records and records[n].usable for n in record.candidate.facts.depends_on)

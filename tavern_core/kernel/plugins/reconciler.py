@@ -25,7 +25,7 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.plugin_status import Diagnostic
 
 Activate = Literal["needed", "all", "none"]
-"""When plugins are activated: on first use, when the host opens, or never (for inspection)."""
+"""The time of activation: on first use, when the host opens, or never (for inspection)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PluginSources:
     Args:
         builtin: the host's own plugins as (name, module, whether it contributes only node types).
         given: objects passed by the program.
-        tiers: where the code of a discovered plugin runs.
+        tiers: decides in which process the code of a discovered plugin runs.
         upstreams: the upstreams of the configuration, as candidates.
     """
 

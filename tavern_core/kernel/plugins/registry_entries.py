@@ -79,7 +79,7 @@ def offered_entries(
 
 
 def _refuse_other_kind(declared: ToolSpec, entry: RegistryEntry) -> None:
-    """A tool that a reviewer reads as a script, service, node or workflow must not become something else."""
+    """Refuse that a tool which a reviewer reads as a script, service, node or workflow becomes something else."""
     spec = entry.spec
     if declared.kind == "python" or (
         spec is not None and spec.kind == declared.kind and spec.implementation in ({}, declared.implementation)
@@ -131,6 +131,6 @@ def schema_errors(spec: ToolSpec, *, is_foreign: bool = False) -> tuple[Finding,
 
 
 def refuse_bad_schemas(spec: ToolSpec, *, is_foreign: bool = False) -> None:
-    """Raises ActivationFailed with every problem if a schema of the tool is invalid (ACTIVATION_FAILED)."""
+    """Refuse a tool with an invalid schema. Raises ActivationFailed with every problem (ACTIVATION_FAILED)."""
     if errors := schema_errors(spec, is_foreign=is_foreign):
         raise ActivationFailed(errors[0].located, hint=errors[0].hint, findings=errors)

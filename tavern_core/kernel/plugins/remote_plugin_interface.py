@@ -1,4 +1,4 @@
-"""A plugin whose code runs in another process: what the lifecycle needs from it besides its hooks."""
+"""The interface of a plugin whose code runs in another process, as the lifecycle needs it besides its hooks."""
 
 from __future__ import annotations
 

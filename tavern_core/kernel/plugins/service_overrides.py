@@ -40,7 +40,7 @@ def standing_in(replaced: Service | None, override: Service) -> Service:
 
 
 def differences(replaced: Service, override: Service) -> list[str]:
-    """Why `override` cannot replace `replaced`, method by method; empty if it can. Calls neither."""
+    """The reasons why `override` cannot replace `replaced`, method by method; empty if it can. Calls neither."""
     found: list[str] = []
     offered = published(Service(override.name, override.object))
     for name, wanted in published(replaced).items():
@@ -57,7 +57,7 @@ def differences(replaced: Service, override: Service) -> list[str]:
 
 
 def _mismatches(wanted: object, given: object) -> Iterator[str]:
-    """How calls that `wanted` accepts would fail with `given`."""
+    """The ways in which calls that `wanted` accepts would fail with `given`."""
     want, have = _parameters(wanted), _parameters(given)
     if want is None or have is None:
         return  # written in C, or hiding its parameters: only the name is known

@@ -74,7 +74,7 @@ def _listed(methods: list[str]) -> str:
 
 
 def _marked_in(service: Service) -> str:
-    """The class whose marks count."""
+    """The class with the marks that count."""
     return sayable((service.interface or type(service.object)).__qualname__, 200)
 
 
@@ -96,7 +96,7 @@ def _compare(override: ServiceOverride, tables: HostRegistries) -> None:
 def settle_overrides(
     contributed: Mapping[str, Service], overriding: Iterable[ServiceOverride], tables: HostRegistries
 ) -> None:
-    """After a registration, check the overrides of new services, and report which plugin overrides which."""
+    """Check the overrides of new services after a registration, and report which plugin overrides which."""
     for name, service in contributed.items():
         for plugin in tables.contributions.overriders(name):
             if found := differences(service, tables.contributions.override_of(name, plugin)):

@@ -27,7 +27,7 @@ D = TypeVar("D")
 
 
 class CallerLookup(Protocol):
-    """What services may do for a plugin within the running call (`Service.for_plugin`)."""
+    """Looks up the rights of a plugin's services within the running call (`Service.for_plugin`)."""
 
     def of(self, plugin: str, capability: str) -> Scope:
         """The current effective scope of a capability."""
@@ -53,7 +53,7 @@ class Services:
     """The services among the contributions, and views of them: ``"clock" in services``; iterating gives the names.
 
     Args:
-        limits: how much text may pass through a view.
+        limits: maximum text through a view.
         callers: for services that depend on the running call.
         changed: emitted when every view must check its rights and its object again.
     """

@@ -38,7 +38,7 @@ class Skills:
         return sorted(self._all(), key=lambda s: (s.name, s.state == "shadowed", _ORDER.index(s.origin), s.plugin))
 
     def get(self, name: str) -> Skill:
-        """One skill with its instructions and the names of its files, even if it is not trusted yet.
+        """A skill with its instructions and the names of its files, even if it is not trusted yet.
 
         Args:
             name: the name of the skill, its tool or its plugin.

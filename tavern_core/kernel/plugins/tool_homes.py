@@ -1,4 +1,4 @@
-"""What an executor gets from the plugin whose tool it runs."""
+"""Makes the ToolHome that an executor gets from the plugin whose tool it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ToolHomes:
         """The folder in which zipped plugins are unpacked."""
 
     def of(self, record: PluginRecord, spec: ToolSpec, executor: str) -> ToolHome:
-        """What an executor gets from the plugin whose tool it runs.
+        """The facilities that an executor gets from the plugin whose tool it runs.
 
         Args:
             executor: the plugin of the executor. Built-in executors call services directly; others get views.

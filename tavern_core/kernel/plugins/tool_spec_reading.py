@@ -46,7 +46,7 @@ _FIELDS: Final = (
     "idempotent", "requires_approval", "timeout_ms", "untrusted",
 )  # fmt: skip
 _SPELLINGS: Final[Mapping[str, str]] = {spelling: name for name in _FIELDS for spelling in (name, camel(name))}
-"""What a tool with `execute` may set besides name, description and parameters: Python or JSON spelling → field."""
+"""Fields of a tool with `execute` besides name, description and parameters: Python or JSON spelling → field."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
 
 
@@ -75,7 +75,7 @@ class OfferingPlugin:
 
 @dataclass(frozen=True, slots=True)
 class OfferDescription:
-    """One item that the plugin offers: a tool, or a factory with the known names of its tools."""
+    """An item that the plugin offers: a tool, or a factory with the known names of its tools."""
 
     spec: ToolSpec | None = None
     factory: ToolFactory | None = None
@@ -444,7 +444,7 @@ def assign_names(
 
 
 def _any_of(factories: Sequence[ToolFactory]) -> ToolFactory:
-    """One factory that makes the tools of all of them."""
+    """Merge factories into one that makes the tools of all of them."""
     if len(factories) == 1:
         return factories[0]
 

@@ -111,7 +111,7 @@ def _mistakes(spec: ToolSpec, must_run: bool) -> Iterator[tuple[str, str]]:
 
 
 def _what_to_write(spec: ToolSpec) -> str:
-    """What a tool of a built-in kind lacks to run; empty: it can run, or its kind is a plugin's."""
+    """The missing keys of a tool of a built-in kind; empty: it can run, or its kind is a plugin's."""
     kind, given = spec.kind, spec.implementation
     if kind in _UPSTREAMS and not spec.calls_endpoint:
         # Its tools belong to an entry of tavern.yaml, whatever upstream it names, and need what the entry needs.

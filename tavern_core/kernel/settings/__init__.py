@@ -1,1 +1,1 @@
-"""The settings of plugins and tools, and what of them is secret."""
+"""The settings of plugins and tools, and their secrets."""

@@ -1,4 +1,4 @@
-"""The settings that exist: what plugins and their tools declared, by full key.
+"""The declared settings of plugins and their tools, by full key.
 
     extensions.{plugin}.{option}           configOptions of plugin.yaml, or tavern_register_settings
     extensions.{plugin}.{tool}.{option}    configSchema of a tool

@@ -1,4 +1,4 @@
-"""Secrets that were resolved, or that came in with the call as marked arguments, leave no call in its result.
+"""Redacts the results of calls: secrets that were resolved, or that came in with the call as marked arguments.
 
 A tool may put them anywhere: into an exception's text, into an answer it echoes. They are replaced by ``***``. An error goes
 further than an answer (to the log, to a model, to a screen), so from errors everything goes that looks like a secret, and
@@ -25,13 +25,13 @@ from tavern_core.schema.secret_scanning import may_hold_secret, redact_sentence
 
 _SCALARS = frozenset({int, float, bool, type(None)})
 _LONGEST_NAME = 40
-"""Characters of a name that is remembered as harmless; nearly all are shorter."""
+"""Maximum length of names that are cached as harmless; nearly all are shorter."""
 _OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
-"""Errors whose words are the tool's own."""
+"""Errors whose texts are the tool's own."""
 
 
 def redact_result(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()) -> ToolResult:
-    """`result` without the given texts, in whatever spelling; the same object when none occurs in it.
+    """`result` without the given texts, in any spelling; the same object if none occurs in it.
 
     Args:
         named: redacted in its error only: arguments that are secret by their name, which may be a harmless name.
@@ -53,7 +53,7 @@ def redact_result(result: ToolResult, secrets: Iterable[str], named: Iterable[st
 
 
 def _redacted_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str, Any]:
-    """What changes of a result besides its value and error."""
+    """The changes of a result besides its value and error."""
     changes: dict[str, Any] = {}
     if result._content:
         content = tuple(_each_text(list(result._content), change))
@@ -77,7 +77,7 @@ def _redacted_error(error: ToolError, out: SecretRedactor, wanted: frozenset[str
 
 
 def masking(known: KnownSecrets) -> Callable[[Any], Any]:
-    """A function that gives plain JSON as it may be written to a disk: whole, and without its secrets.
+    """A function that redacts plain JSON for storage: whole, and without its secrets.
 
     Args:
         known: the secret texts of the host. It also redacts everything that looks like a secret, and values
@@ -94,7 +94,7 @@ def masking(known: KnownSecrets) -> Callable[[Any], Any]:
 
 
 def judging(known: KnownSecrets) -> Callable[[Any], bool]:
-    """A function that says whether anything in plain JSON is secret; it inspects all of it, without a limit and without a copy.
+    """A function that checks whether plain JSON contains a secret; it inspects all of it, without limit or copy.
 
     Args:
         known: the secret texts of the host.
@@ -192,7 +192,7 @@ class StorageRedactor:
         self._mask, self._holds_secret = masking(known), judging(known)
 
     def result(self, result: ToolResult, *given: Any) -> ToolResult:
-        """A result without secrets; one that held some says so in `meta`.
+        """A result without secrets; if it held some, its `meta` states that.
 
         Args:
             given: the arguments of its call, for what is secret by its name.

@@ -1,4 +1,4 @@
-"""Which settings are secret, and the strings that are masked everywhere."""
+"""Secret settings, and the strings that are masked everywhere."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tavern_core.model.setting_declaration import SettingItem
 
 SHORTEST: Final = 6
-"""Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
+"""Shorter strings are not searched: masking every ``1`` would hide everything and protect nothing."""
 _GENERATIONS: Final = 4
-"""How many values of a renewed secret are masked: a running call may still be answered with an older token."""
+"""Number of masked values of a renewed secret: a running call may still be answered with an older token."""
 _OF_HEADER: Final = re.compile(
     r'(?:bearer|basic|token|key|api-?key)\s+(?:token=)?"?(?P<named>[^\s"]+)"?'
     r'|[a-z][\w-]*\s+(?:token=)?"?(?P<long>(?=\S*\d)[^\s"]{16,})"?',
@@ -51,7 +51,7 @@ def looks_secret(key: str) -> bool:
 
 
 def is_secret(item: SettingItem) -> bool:
-    """True for a setting that says so, and for one whose key looks like it."""
+    """True for a setting that is declared secret, and for one whose key looks like it."""
     return item.secret or looks_secret(item.key)
 
 
@@ -66,7 +66,7 @@ def mask_setting(key: str, value: Any) -> Any:
 
 
 class KnownSecrets:
-    """The secret strings this host has resolved; thread-safe. Used by all code that shows or records text."""
+    """The secret strings that this host has resolved; thread-safe. Used by all code that shows or records text."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,10 +77,10 @@ class KnownSecrets:
         self.renewed: frozenset[str] = frozenset()
         """The values that `renew` added."""
         self.needles: tuple[bytes, ...] = ()
-        """The secrets in all their spellings as they would stand in JSON, for a quick look whether a line has one."""
+        """The secrets in all their spellings in JSON, for a quick check whether a line contains one."""
 
     def add(self, *values: Any) -> None:
-        """Remember texts and numbers; short ones are left out. A secret of several lines counts line by line, too."""
+        """Add texts and numbers; short ones are left out. A secret of several lines counts line by line, too."""
         found = _texts(values)
         if not found <= self._fixed:
             with self._lock:
@@ -88,7 +88,7 @@ class KnownSecrets:
                 self._put_together()
 
     def renew(self, owner: str, *values: Any) -> None:
-        """As `add`, for what is replaced again and again, such as tokens: only the last ones of an owner are remembered."""
+        """Add values that are replaced repeatedly, such as tokens: only the last ones of an owner are kept."""
         found = _texts(values)
         with self._lock:
             before = self._of_owners.get(owner, ())
@@ -128,7 +128,7 @@ def _parts(credentials: str) -> list[str]:
 
 
 def is_everyday(text: str) -> bool:
-    """True for a word of ordinary text (`password`, `postgres`): if it were masked, answers would be blanked out for no protection."""
+    """True for a word of ordinary text (`password`, `postgres`): masking it would spoil answers for no protection."""
     return text.lower() in _EVERYDAY or is_prose(text)
 
 

@@ -28,13 +28,13 @@ _NOTHING: Final = object()
 
 
 def user_file(path: Path) -> JsonStateFile:
-    """The file of what the user saved, ``settings.json`` in the state folder."""
+    """The file of saved settings, ``settings.json`` in the state folder."""
     return JsonStateFile(path, "values")
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedSetting:
-    """One setting as a console or a command line shows it."""
+    """A setting as a console or a command line shows it."""
 
     key: str
     plugin: str
@@ -42,10 +42,10 @@ class DescribedSetting:
     item: SettingItem
     value: Any
     origin: str
-    """``default``, where the instance's configuration has it, or the user's file."""
+    """``default``, the place in the instance's configuration, or the user's file."""
     is_secret: bool
     problem: str = ""
-    """Why a stored value is not used, or that a required one is missing."""
+    """The reason why a stored value is not used, or that a required one is missing."""
 
     @property
     def group(self) -> str:
@@ -72,7 +72,7 @@ class SettingLayers:
     """The layers of one host.
 
     Args:
-        file: what the user saved (`user_file`).
+        file: the settings that the user saved (`user_file`).
         instance: ``settings:`` of the configuration, by full key.
         base: the base of ``{"$file": …}`` of the instance; for the user's file it is that file's folder.
         origins: the locations of the instance's values, by full key or by key of the configuration (``settings.<key>``).
@@ -91,13 +91,13 @@ class SettingLayers:
     _user: JsonState | None = None
 
     def user(self) -> JsonState:
-        """The user's file as it is now; read again only after it was replaced."""
+        """The current content of the user's file; read again only after it was replaced."""
         if self._user is None or self._user.signature != self.file.signature():
             self._user = self.file.read()
         return self._user
 
     def value(self, row: DeclaredSetting, stored: Stored) -> tuple[Any, SettingOrigin, list[Finding]]:
-        """The effective value, its layer, and what is wrong in the layers above it.
+        """The effective value, its layer, and the findings about the layers above it.
 
         Args:
             stored: the values of `user`, read once for many settings.
@@ -163,7 +163,7 @@ class SettingLayers:
         return any(key.startswith(start) and key not in table for values in stored for key in values)
 
     def describe(self, row: DeclaredSetting, stored: Stored) -> DescribedSetting:
-        """One setting for a person."""
+        """A setting in the form for people."""
         value, origin, findings = self.value(row, stored)
         problem = "; ".join(f.message for f in findings)
         if not problem and row.item.required and value in (None, ""):

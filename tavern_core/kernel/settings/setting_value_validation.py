@@ -1,5 +1,5 @@
-"""The value of one setting: from a text, from a reference, and what is wrong with it; and whether a setting makes sense as it is
-declared: its key, its bounds, its choices, and a default that its own rules allow (seed 000 §17.1, FEATURES H1-H4).
+"""Validates the value of a setting, from a text or from a reference, and the declaration of a setting: its key, bounds,
+choices, and default by its own rules (seed 000 §17.1, FEATURES H1-H4).
 
     {"$env": "NAME"}             an environment variable
     {"$file": "path"}            a file; relative to the folder of the file that has the reference
@@ -45,7 +45,7 @@ def setting_error(key: str, message: str, hint: str = "") -> SettingsInvalid:
 
 
 def all_refused(findings: Sequence[Finding], what: str = "") -> SettingsInvalid:
-    """The error about several settings: what is wrong with each, and once how to repair them."""
+    """The error about several settings: the problem of each, and once how to repair them."""
     shown = findings[:_MOST_SHOWN]
     hints = dict.fromkeys(finding.hint for finding in shown if finding.hint)
     text = what + "; ".join(finding.located for finding in shown)
@@ -53,7 +53,7 @@ def all_refused(findings: Sequence[Finding], what: str = "") -> SettingsInvalid:
 
 
 def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:
-    """Why `value` may not be stored for this setting, as (message, hint); None when it may."""
+    """The reason why `value` may not be stored for this setting, as (message, hint); None if it may."""
 
     if not item.holds_value:
         return "is a button and holds no value", f"its action is {item.action!r}" if item.action else ""
@@ -149,7 +149,7 @@ def _from_keyring(key: str, name: str, keyring: Keyring) -> str:
 
 
 def _wanted(item: SettingItem) -> str:
-    """What a setting allows, without a word about what it was given: that may be the secret, in the wrong place."""
+    """The values that a setting allows, without the given value: that may be a secret in the wrong place."""
     match item.type:
         case "boolean":
             return "must be true or false"
@@ -163,7 +163,7 @@ def _wanted(item: SettingItem) -> str:
 
 
 def _unstorable(value: Any) -> tuple[str, str] | None:
-    """What no file could give back as it was."""
+    """The problem of a value that a file could not store and return unchanged; None: it can."""
     if isinstance(value, int) and value.bit_length() > 256:
         return "is too large a number", ""
     if not isinstance(value, str):
@@ -193,7 +193,7 @@ def _written(value: float | bool) -> str:
 
 
 def key_problem(key: str, plugin: str) -> PathProblem | None:
-    """Why `key` is not ``extensions.{plugin}.{option}``, or None."""
+    """The reason why `key` is not ``extensions.{plugin}.{option}``, or None."""
     first, _, rest = key.partition(".")
     owner, _, option = rest.partition(".")
     if first == "extensions" and owner == plugin and option:
@@ -222,7 +222,7 @@ def setting_problems(item: SettingItem) -> Iterator[PathProblem]:
 
 
 def value_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
-    """Why `value` is not allowed for this setting, as (sentence without subject, hint), or None."""
+    """The reason why `value` is not allowed for this setting, as (sentence without subject, hint), or None."""
     from tavern_core.model.pydantic_errors import got
 
     match item.type:

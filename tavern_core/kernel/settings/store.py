@@ -1,4 +1,4 @@
-"""The settings of all plugins and tools: what exists, what each is worth now, and how that changes.
+"""The settings of all plugins and tools: their declarations, effective values, and changes.
 
     effective value:  what the user saved (settings.json)  >  this instance (`settings:` of tavern.yaml)  >  defaultValue
     save:             known? -> before-hook -> allowed? -> file, under a lock -> subscribers
@@ -35,7 +35,7 @@ Declaration: TypeAlias = "tuple[Iterable[SettingItem | Mapping[str, Any]], str |
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One setting whose effective value changed."""
+    """A setting whose effective value changed."""
 
     key: str
     old: Any
@@ -65,10 +65,10 @@ class SettingSubscription:
 
 
 class UndeclaredSettings(Protocol):
-    """What can be known of the settings of plugins that are not active."""
+    """The known settings of plugins that are not active."""
 
     def take(self, plugin: str | None) -> Iterator[tuple[str, Iterable[Declaration]]]:
-        """Plugin → what is to be declared for it, once each; only of `plugin` where that is not None."""
+        """Plugin → its declarations, once each; only of `plugin` if that is not None."""
         ...
 
     def refused(self, plugin: str, error: SettingsInvalid) -> None:
@@ -84,11 +84,11 @@ class SettingsStore:
     """All settings of one host. Thread-safe; callbacks run on the saving thread.
 
     Args:
-        layers: where values come from, above all the user's file, ``settings.json`` in the state folder.
-        before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
+        layers: the sources of values, above all the user's file, ``settings.json`` in the state folder.
+        before_save: called before each save, secrets masked; returns other changes, or None; may raise to refuse.
         undeclared: settings that are declared only when they are first needed.
-        on_saved: called with what changed, secrets masked, after each save and each `reload` that found something.
-        on_finding: called once for each thing that is wrong in what is stored, and for each callback that failed.
+        on_saved: called with the changes, secrets masked, after each save and each `reload` that found some.
+        on_finding: called once for each problem of stored values, and for each callback that failed.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SettingsStore:
         self._watches = Subscribers[SettingSubscription]()
         self._reported: set[str] = set()
         self._last_values: dict[str, Any] = {}
-        """Effective values as callbacks know them."""
+        """Effective values as last passed to callbacks."""
 
     # What exists -----------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class SettingsStore:
             more: others of this plugin follow; its stored values are checked by `report_findings` when all are known.
 
         Returns:
-            What was declared.
+            The declared settings.
 
         Raises:
             SettingsInvalid: see `SettingTable.declare` (SETTINGS_INVALID).
@@ -147,7 +147,7 @@ class SettingsStore:
         return tuple(row.item for row in rows)
 
     def report_findings(self, plugin: str) -> None:
-        """Report what is wrong in what is stored for a plugin whose settings are all declared."""
+        """Report the problems of the stored values of a plugin whose settings are all declared."""
         with self._lock:
             findings = self._layers.findings(self._table.all_of(plugin), self._table)
         self._report(findings)
@@ -263,7 +263,7 @@ class SettingsStore:
         return {key: mask(value) if self._is_secret(key) else value for key, value in changes.items()}
 
     def parse(self, key: str, text: str) -> Any:
-        """A typed text as the value of a setting, in the setting's type; JSON for references."""
+        """Convert a typed text to the type of the setting; JSON for references."""
         self._look_for(key)
         with self._lock:
             return from_text(self._table.find(key).item, text)
@@ -271,7 +271,7 @@ class SettingsStore:
     # How it changes --------------------------------------------------------------------------------------------------
 
     def save(self, changes: Mapping[str, Any], *, by: str = "") -> SavedChanges:
-        """Store new values for the user: all of them, or none. None takes a stored value back; ``***`` keeps a secret.
+        """Store new values for the user: all of them, or none. None removes a stored value; ``***`` keeps a secret.
 
         Raises:
             SettingsInvalid: `findings` has an error per key; no value was saved (SETTINGS_INVALID).
@@ -297,11 +297,11 @@ class SettingsStore:
         return self._announce(by)
 
     def reset(self, key: str, *, by: str = "") -> SavedChanges:
-        """Take the user's value back, so that the instance's or the default counts. Raises as `save`."""
+        """Remove the user's value, so that the instance's or the default counts. Raises as `save`."""
         return self.save({key: None}, by=by)
 
     def restored(self, answer: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-        """What a before-hook wants saved: masked secrets get their real value back.
+        """The changes that a before-hook returned, with the real values of masked secrets.
 
         Raises:
             SettingsInvalid: it adds a key of a plugin that was not among the changes, or a reference (SETTINGS_INVALID).
@@ -342,7 +342,7 @@ class SettingsStore:
     # Inside ----------------------------------------------------------------------------------------------------------
 
     def _complete(self, plugin: str | None) -> None:
-        """See to it that every setting of a plugin, or of all, is declared that can be known."""
+        """Declare every setting of a plugin, or of all, that can be known."""
         if self._undeclared is None:
             return
         for owner, declarations in self._undeclared.take(plugin):
@@ -354,7 +354,7 @@ class SettingsStore:
                 self._undeclared.refused(owner, error)
 
     def _look_for(self, key: str) -> None:
-        """See to it that a setting is declared if it can be known; of a key that cannot, that the nearest are."""
+        """Declare a setting if it can be known; for an unknown key, declare the nearest ones."""
         if not isinstance(key, str) or key in self._table:
             return
         if key.startswith(PREFIX):
@@ -363,7 +363,7 @@ class SettingsStore:
             self._complete(None)
 
     def _announce(self, by: str) -> SavedChanges:
-        """Compare with the last report, and call back in the order of subscription; a failing callback does not affect others."""
+        """Compare with the last report, and notify in order of subscription; a failing callback affects no other."""
         with self._lock:
             stored = self._layers.user().values
             changed: dict[str, tuple[DeclaredSetting, Any, Any]] = {}

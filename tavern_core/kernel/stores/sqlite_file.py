@@ -31,24 +31,24 @@ OnRepair = Callable[[Path], None]
 _VERSION: Final = 1
 """The version of all schemas, stored in the file."""
 LOCK_S: Final = 10.0
-"""How long a statement waits for other processes."""
+"""Time that a statement waits for other processes."""
 LOOK_S: Final = 0.1
-"""How often it is checked that an open file is still the one of this name: another process may have renamed it."""
+"""Interval between checks that an open file still has this name: another process may have renamed it."""
 
 _MOST_FRAMES: Final = 1_000
-"""How many frames of a write-ahead log are checked beyond those that SQLite reads."""
+"""Maximum frames of a write-ahead log that are checked beyond those that SQLite reads."""
 _LOOK_S: Final = 0.01
-"""Between two looks at a log to which another process may be writing."""
+"""Pause between two reads of a log to which another process may be writing."""
 
 
 class SqliteFile:
-    """One file. Safe for several threads and processes.
+    """A database file. Safe for several threads and processes.
 
     Args:
         schema: statements that create the tables, separated by semicolons.
         is_cache: see `connect`; a file whose tables are not those of the schema is replaced, too.
         on_damage: called for a renamed file: its old name and its new one.
-        wait_s: how long a statement waits for other processes.
+        wait_s: time that a statement waits for other processes.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class SqliteFile:
 
 
 def refuse_copy(process: int) -> None:
-    """Raises UsageError: a connection that `process` opened is used in a forked copy of it, which may corrupt the file (USAGE)."""
+    """Refuse the connection of `process` in a forked copy, which may corrupt the file. Raises UsageError (USAGE)."""
     if process != os.getpid():
         raise UsageError(fork_problem(process), hint=COPIED_HINT)
 
@@ -130,7 +130,7 @@ def _keep_damaged_log(db: sqlite3.Connection, path: Path) -> Path | None:
     """A copy of the write-ahead log, if it is damaged; SQLite ignores it from the damaged place on without a word, and goes on.
 
     Raises:
-        sqlite3.DatabaseError: the database does not fit what is left of it.
+        sqlite3.DatabaseError: the database does not match the rest of the log.
         OSError, StateDamaged: it cannot be copied (STATE_DAMAGED).
     """
     import sqlite3
@@ -154,8 +154,8 @@ def _keep_damaged_log(db: sqlite3.Connection, path: Path) -> Path | None:
 def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | None:
     """The header of a write-ahead log, and the number of the frame at which SQLite stops although later ones were committed.
 
-    What a process leaves that is killed while it writes is no damage: frames without a commit, one whose page is missing, and
-    whole ones that no other process knows of yet.
+    A process that is killed while it writes causes no damage: it leaves frames without a commit, one whose page is
+    missing, and whole ones that no other process knows of yet.
     """
     import sqlite3
 
@@ -191,7 +191,7 @@ def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | Non
 
 
 def _known_frames(db: sqlite3.Connection) -> int | None:
-    """How many frames of the write-ahead log SQLite reads; None: another process is at it for long."""
+    """Number of frames of the write-ahead log that SQLite reads; None: another process is busy with it for long."""
     for _ in range(5):
         known: int = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         if known >= 0:
@@ -201,7 +201,7 @@ def _known_frames(db: sqlite3.Connection) -> int | None:
 
 
 def _log_checksum(data: bytes, head: bytes, before: bytes) -> bytes:
-    """The checksum of `data` in the log with this header, after that of what comes before."""
+    """The checksum of `data` in the log with this header, continued from the checksum before."""
     order: Literal["little", "big"] = "big" if head[3] & 1 else "little"
     first, second = int.from_bytes(before[:4], "big"), int.from_bytes(before[4:], "big")
     for at in range(0, len(data), 8):
@@ -211,7 +211,7 @@ def _log_checksum(data: bytes, head: bytes, before: bytes) -> bytes:
 
 
 def _is_whole(db: sqlite3.Connection, path: Path, on_repair: OnRepair) -> bool:
-    """Whether a file is sound. Where only its indexes are not, they are made anew from the tables, and a copy of it is kept."""
+    """Whether a file is sound. If only its indexes are damaged, they are rebuilt from the tables; a copy is kept."""
     if (wrong := _flaws(db)) and all(" index " in flaw for flaw in wrong):
         with locked(path):
             if wrong := _flaws(db):  # no other process was faster
@@ -232,7 +232,7 @@ def _make_current(
 
     Raises:
         StateDamaged: a newer version wrote the file (STATE_DAMAGED).
-        sqlite3.DatabaseError: it is damaged.
+        sqlite3.DatabaseError: it is corrupt.
     """
     db.execute("PRAGMA synchronous = NORMAL")
     (found,) = db.execute("PRAGMA user_version").fetchone()
@@ -366,7 +366,7 @@ def is_busy(error: Exception) -> bool:
 
 
 def inode_of(path: Path) -> int:
-    """What distinguishes a file from another one of the same name; 0: there is none."""
+    """A number that distinguishes a file from another one of the same name; 0: there is none."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -374,7 +374,7 @@ def inode_of(path: Path) -> int:
 
 
 def copied_aside(path: Path, db: sqlite3.Connection) -> Path:
-    """Copy a file of which a part is corrupt, and that stays in use; returns the path of the copy."""
+    """Copy a file that is partly corrupt and stays in use; returns the path of the copy."""
     import sqlite3
 
     aside = _free_name(path)
@@ -428,7 +428,7 @@ def state_error(
     on_damage: OnDamage,
     wait_s: float = LOCK_S,
 ) -> StateDamaged:
-    """The error of a database in the words of the host. A corrupt file is put aside, and `db`, the connection to it, closed."""
+    """Convert a database error to an error of the host. A corrupt file is put aside, and its connection `db` closed."""
     if is_busy(error):
         return not_free(path, wait_s)
     hint = "free some disk space, and see that the folder can be written"

@@ -42,11 +42,11 @@ _LONGEST_LOG: Final = 16_000_000
 _MEASURE_EVERY: Final = 128
 """Writes after which the write-ahead log is measured."""
 _PAUSE_S: Final = 0.0002
-"""How long what another process holds up waits before it is tried again."""
+"""Pause before a statement that another process blocks is tried again."""
 _CHECKPOINT_S: Final = 0.5
-"""How long a checkpoint waits for other processes; the next one may have more luck."""
+"""Time that a checkpoint waits for other processes; the next one may succeed."""
 _ENTER_S: Final = 1.0
-"""How long a process waits for the lock of its own file, which others take for a moment to see whether it is alive."""
+"""Time that a process waits for the lock of its own file, which others take briefly to check whether it is alive."""
 _CACHE_KB: Final = 8_000
 """The size of the page cache, four times SQLite's default: keys are hashes, so each call reads another page."""
 _NEWEST: Final = "CREATE INDEX IF NOT EXISTS newest ON records (kind, created, owner, state) WHERE kind != 'answer'"
@@ -67,7 +67,7 @@ INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT 
 WHERE records.expires > 0 AND records.expires <= ?
 """
 _OF_KIND: Final = "kind = ? AND kind != 'answer'"
-"""Without the second half SQLite does not use the index."""
+"""Without the second condition SQLite does not use the index."""
 _ANSWERS: Final = "kind = ?"
 """Answers have no index, which each keyed call would have to keep: they are listed every ten minutes, by reading all."""
 _GARBAGE: Final = "kind GLOB '*[^ -~]*' OR (kind = 'answer' AND key GLOB '*[^0-9a-f]*')"
@@ -155,7 +155,7 @@ class SqliteRecords:
                 return known
 
     def _check_file(self, now: float) -> None:
-        """See that the file is still the store: another process may have found it corrupt, renamed it and begun a new one."""
+        """Check that the file is still the store: another process may have renamed a corrupt one and begun anew."""
         self._looked_at = now
         if self._inode and self._inode != inode_of(self._path):
             self._forget_connection()
@@ -247,7 +247,7 @@ class SqliteRecords:
                 self._db = self._cursor = None
 
     def _run(self, statement: str, values: Sequence[object]) -> int:
-        """One statement, which is a transaction of its own; how many rows it changed. Not by `_open`, which takes twice as long."""
+        """Run a statement as a transaction; returns the changed rows. Not by `_open`, which takes twice as long."""
         with self._lock:
             try:
                 if (cursor := self._cursor) is None:
@@ -339,10 +339,10 @@ class SqliteRecords:
 
 
 class Presence:
-    """Which processes of a state folder are alive: each holds the lock of a file of its own, which the system gives back at its end.
+    """The living processes of a state folder: each locks its own file, and the system releases the lock at its end.
 
     Args:
-        folder: made when the first process enters.
+        folder: created when the first process enters.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -375,7 +375,7 @@ class Presence:
                 self.is_present(other.name)
 
     def leave(self, process: str) -> None:
-        """Give the file back and remove it."""
+        """Release the file and remove it."""
         if (descriptor := self._held.pop(process, None)) is not None:
             with contextlib.suppress(OSError):
                 (self._folder / process).unlink()
@@ -412,7 +412,7 @@ def _has_garbage(db: sqlite3.Connection) -> bool:
 
 
 def _any_text(text: bytes) -> str:
-    """Text of the file, whatever bytes it is; what is not a UTF-8 becomes surrogates."""
+    """Decode text of the file, whatever its bytes are; invalid UTF-8 becomes surrogates."""
     return text.decode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Asking a store from the path of a call: at once, or in a worker thread where it is slow."""
+"""Asks a store on behalf of a call: at once, or in a worker thread if it is slow."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ async def ask(
     seconds: float | None = None,
     undo: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """What a store says: at once where it is quick, else from a worker thread.
+    """The answer of a store: at once if it is quick, else from a worker thread.
 
     Args:
-        seconds: how long the caller waits for a slow store; None: as long as the store takes.
-        undo: gets an answer that came after the caller had stopped waiting.
+        seconds: time that the caller waits for a slow store; None: as long as the store takes.
+        undo: gets an answer that arrived after the caller had stopped waiting.
 
     Raises:
         InternalError: the store cannot be used; the call had no effect yet (INTERNAL).

@@ -1,4 +1,4 @@
-"""Changes that the store of the host did not take, or may have taken: made as soon as it works again."""
+"""Changes that the host's store did not accept, or may have accepted: made as soon as it works again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tavern_core.errors import TavernError
 
 _log: Final = logging.getLogger("tavern.stores")
 _AGAIN_S: Final = 0.25
-"""How often they are tried again."""
+"""Interval between attempts."""
 _MOST: Final = 10_000
 
 
 class UnwrittenChanges:
-    """What one part of a host still has to write. Each change is tried in a thread until the store takes it.
+    """The pending writes of one part of a host. Each change is tried in a thread until the store accepts it.
 
     Args:
         name: of the thread.
@@ -36,7 +36,7 @@ class UnwrittenChanges:
         Args:
             name: a later change of the same name replaces it.
             change: may raise StateDamaged, and may run more than once; False: it cannot be made yet.
-            is_dispensable: it is dropped if 10,000 are owed already.
+            is_dispensable: whether it is dropped if 10,000 are pending already.
         """
         with self._lock:
             if is_dispensable and len(self._changes) >= _MOST:
@@ -47,7 +47,7 @@ class UnwrittenChanges:
                 self._thread.start()
 
     def close(self) -> None:
-        """Make what can be made, a last time. Raises StateDamaged."""
+        """Try to make all changes for the last time. Raises StateDamaged."""
         self._closing.set()
         self._make_good()
 

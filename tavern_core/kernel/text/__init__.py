@@ -1,1 +1,1 @@
-"""JSON and YAML as data with places: small safe dialects, and what is refused in plain words."""
+"""JSON and YAML as data with places: small safe dialects, with readable refusals."""

@@ -1,4 +1,4 @@
-"""A text that was read as data: what it holds, where in it, and what is wrong with it. How much of a file is read."""
+"""A text that was read as data, with the places and problems of its parts; limits for files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_NODES: Final = 50_000
 
 @dataclass(frozen=True)
 class LocatedDocument:
-    """What one text holds, and where in it.
+    """The content of a text, and the places of its parts.
 
     Args:
         file: shown in findings.
@@ -39,14 +39,14 @@ class LocatedDocument:
 
     @cached_property
     def _marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
-        """Path → where its key and its value begin; read when it is first asked for."""
+        """Path → the places of its key and its value; read at the first request."""
         return self._read_marks()
 
     def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
         return {}
 
     def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location:
-        """Where the value at `path` begins, or (`key`) where its key does.
+        """The place of the value at `path`, or (`key`) of its key.
 
         A path that is not in the text (a missing field) is placed at the nearest part of it that is.
         """
@@ -65,7 +65,7 @@ class LocatedDocument:
 
 
 def text_of(text: str | bytes, file: str, code: str, largest: int = LARGEST_FILE) -> str | Finding:
-    """The characters of a file without a byte order mark, or why there are none."""
+    """The characters of a file without a byte order mark, or a finding if it cannot be read."""
     if len(text) > largest:
         return Finding(code, f"the file is larger than {largest:,} bytes", SMALLER, Location(file))
     if isinstance(text, bytes):
@@ -83,7 +83,7 @@ def place(text: str, offset: int) -> Mark:
 
 
 def decode(content: bytes, file: str, code: str) -> str | Finding:
-    """The text of a file in UTF-8, or what is wrong with it and where."""
+    """The text of a file in UTF-8, or a finding with the place of the problem."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return Finding(code, "the file is UTF-16", "save it as UTF-8", Location(file, 1, 1))
     try:

@@ -18,7 +18,7 @@ _LONGEST_INTEGER: Final = 100  # as in YAML
 
 
 class JsonDocument(LocatedDocument):
-    """What one JSON text holds."""
+    """The content of a JSON text."""
 
     def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
         return Scan(self.text).marks

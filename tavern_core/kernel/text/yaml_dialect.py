@@ -1,4 +1,4 @@
-"""What our YAML is: which characters, which words, which numbers, and how much of it.
+"""The dialect of YAML that this host reads: characters, words, numbers, and limits.
 
 The two ways of reading (`yaml_reader`, `yaml_findings`) share these rules, so that they cannot disagree.
 """
@@ -42,7 +42,7 @@ class NotSimple(Exception):
 
 
 def number(text: str) -> Any:
-    """What a plain text that begins like a number is: an integer, a finite number, or text.
+    """The value of a plain text that begins like a number: an integer, a finite number, or text.
 
     Raises:
         NotSimple: it is a number that must be refused.

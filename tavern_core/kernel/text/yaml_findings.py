@@ -1,4 +1,4 @@
-"""The data of a YAML text again, with the place of everything, and a finding for each thing that is refused.
+"""Reads a YAML text again, with the place of everything, and a finding for each part that is refused.
 
 Reading continues after a refused part, so that one run of `check` reports all errors.
 """
@@ -60,7 +60,7 @@ class LocatedReading:
         self._has_root = False
 
     def build(self) -> Any:
-        """Read to the end, or to the first thing that cannot be read past."""
+        """Read to the end, or to the first error that prevents reading on."""
         return self._built(EventParser)
 
     def _built(self, events: Any) -> Any:
@@ -132,7 +132,7 @@ class LocatedReading:
         self._stack.append(_OpenCollection(items, path))
 
     def _value(self, event: Event, value: Any) -> Path:
-        """Put `value` where it belongs; a scalar may turn out to be a key. Returns its path."""
+        """Put `value` into its collection; a scalar may turn out to be a key. Returns its path."""
         if not self._stack:
             self._root, self._has_root = value, True
             self._note((), _mark(event), _mark(event))

@@ -44,7 +44,7 @@ from tavern_core.model.path_problem import Mark, Path
 
 
 class YamlDocument(LocatedDocument):
-    """What one YAML text holds."""
+    """The content of a YAML text."""
 
     def _read_marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
         marks: dict[Path, tuple[Mark, Mark]] = {}
@@ -88,7 +88,7 @@ def read_data(text: str) -> Any:
     `yaml_findings`, which reads again and knows the places.
 
     Raises:
-        NotSimple: something is, or may be.
+        NotSimple: a part is, or may be, refused.
         yaml.YAMLError: it is not YAML.
     """
     parser = EventParser(text)

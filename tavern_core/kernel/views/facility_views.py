@@ -1,4 +1,4 @@
-"""What plugins and their executors get of the host's facilities: the same methods, without access to their implementation."""
+"""Views of the host's facilities for plugins and executors: the same methods, without access to the implementation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ENGINE: Final = _names(FlowEngine)
 
 
 class _Sealed:
-    """What a Protocol names of an object, looked up behind a sealed function."""
+    """The members of an object that a Protocol names, looked up behind a sealed function."""
 
     __slots__ = ("_look",)
 

@@ -1,4 +1,4 @@
-"""Functions that hide what they call, and awaitables that hide what they wait for.
+"""Functions that hide the function they call, and awaitables that hide their target.
 
 A Python function exposes everything: its closure, its globals, its defaults, and as a bound method its object. The callable
 that `functools.lru_cache` makes is written in C and keeps the function it calls in a field that no attribute reads. With
@@ -23,7 +23,7 @@ from tavern_core.kernel.views.clean_errors import clean_copy
 
 _LIKE: Final = functools.lru_cache(maxsize=0)(len)
 _SEALED: Final[Any] = type(_LIKE)
-"""Called directly: `lru_cache` would also copy what the function says of itself, which must go again, at five times the cost."""
+"""Called directly: `lru_cache` would also copy the function's metadata, to be removed again at five times the cost."""
 _COUNTS: Final = type(_LIKE.cache_info())
 
 
@@ -42,7 +42,7 @@ def hidden(
 
 
 class Awaited:
-    """What an async method of a view answers: ``await view.fetch("key")``. Has what a coroutine has, but its insides."""
+    """The awaitable of a view's async method: ``await view.fetch("key")``. Hides the insides of the coroutine."""
 
     __slots__ = ("_step",)
 
@@ -59,16 +59,16 @@ class Awaited:
         return self._step("send", None)
 
     def send(self, value: Any) -> Any:
-        """Go on."""
+        """Continue."""
         return self._step("send", None)
 
     def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
-        """Go on with an error, a cancellation for example."""
+        """Continue with an error, for example a cancellation."""
         error = kind if isinstance(kind, BaseException) else value if isinstance(value, BaseException) else kind()
         return self._step("throw", error)
 
     def close(self) -> None:
-        """Give up."""
+        """Close the awaitable."""
         self._step("close", None)
 
 
@@ -80,8 +80,8 @@ def seal_awaitable(work: Awaitable[Any], who: str, take: Callable[[Any], Any] = 
     """`work` as an awaitable for code that must not see it.
 
     Args:
-        who: what failed, for messages.
-        take: makes of its answer what may be seen; may raise.
+        who: the part that failed, for messages.
+        take: converts the answer for the caller; may raise.
     """
     return Awaited(hidden(_step, _SealedWork(work, take, who), "step"))
 

@@ -33,12 +33,12 @@ _MOST_SCALAR: Final = 65_536
 
 @dataclass(slots=True)
 class Epoch:
-    """`now` is another object whenever something changed that a view depends on: a service, a right, a plugin."""
+    """A marker: `now` is another object after each change that a view depends on: of a service, a right, a plugin."""
 
     now: object = field(default_factory=object)
 
     def turn(self) -> None:
-        """Something changed."""
+        """Record a change."""
         self.now = object()
 
 
@@ -51,7 +51,7 @@ def view_of(
     doc: str = "",
 ) -> Any:
     """A view.
-
+Create a view.
     Args:
         service: its name.
         methods: name → the published function; only its signature and its docstring are used.
@@ -112,7 +112,7 @@ class _MethodImplementation:
             raise ToolFailed(text, hint=wrong.hint, service=self.service, method=self.name) from None
 
     def answer(self, value: Any) -> Any:
-        """What the caller is given of an answer that is not a number.
+        """Convert an answer that is not a number for the caller.
 
         Raises:
             ToolFailed, OutputTooLarge: it cannot pass (TOOL_ERROR, OUTPUT_TOO_LARGE).

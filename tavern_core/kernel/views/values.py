@@ -77,7 +77,7 @@ def _as_json(value: Any, problem: object) -> Any:
 
 
 def _unfrozen(value: Any, depth: int, budget: list[int]) -> Any:
-    """Tuples as lists and read-only mappings as mappings; bounded, for a shared part may stand for many."""
+    """Convert tuples to lists and read-only mappings to mappings; bounded, as a shared part may occur many times."""
     kind = type(value)
     budget[0] -= 1
     if depth < 0 or budget[0] < 0:
