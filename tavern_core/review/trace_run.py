@@ -45,10 +45,10 @@ def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence
         name: of the plugin.
         version: as its plugin.yaml says.
         module: of an installed package; empty: the modules in `folder`.
-        folder: where plugin.yaml is.
         folder: the folder of plugin.yaml.
-        seconds: how long the tests may take.
-seconds: time limit of the tests.
+        words: arguments of pytest.
+        seconds: time limit of the tests.
+
     Raises:
         UsageError: pytest is not installed here (USAGE).
     """
