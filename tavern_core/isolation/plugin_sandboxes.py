@@ -103,7 +103,7 @@ class Sandboxes:
         return "best-effort" if is_reviewed else "required"
 
     def missing(self) -> str:
-        """The reason why there is no complete box here; empty if there is one."""
+        """Why there is no complete box here; empty if there is one."""
         from tavern_core.isolation.box_rules import missing_layers
 
         return missing_layers(self.config)

@@ -39,7 +39,7 @@ class Asset:
     file: str
     """Relative to plugin.yaml."""
     problem: str = ""
-    """The reason why there is no such file; empty if it exists."""
+    """Why there is no such file; empty if it exists."""
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "url": self.url, "file": self.file, "problem": self.problem or None}

@@ -274,7 +274,7 @@ class Registry:
         return given, mismatches, disputed
 
     def _taken(self, alias: str, target: str, loose: Mapping[str, set[str]]) -> str:
-        """The reason why an alias of the configuration would mean two things; empty if it means only `target`."""
+        """Why an alias of the configuration would mean two things; empty if it means only `target`."""
         if others := sorted(loose.get(fold(alias), set()) - {target}):
             return f"{alias!r} is the name or an alias of {others[0]!r} already; the alias is not used"
         if plugin := next((name for name in self._by_plugin if fold(name) == fold(alias)), None):

@@ -19,7 +19,7 @@ class BisectResult:
     plugins: tuple[str, ...]
     """The plugins that fail together, the first found first; empty: none."""
     why_not: str = ""
-    """The reason why none was found."""
+    """Why none was found."""
 
 
 def find_guilty(

@@ -83,7 +83,7 @@ class ImportWatch:
             return candidate.load(ctx)
 
     def refusal(self, candidate: PluginCandidate) -> Finding | None:
-        """The reason why its import will be refused, according to an earlier probe; runs nothing."""
+        """Why its import will be refused, according to an earlier probe; runs nothing."""
         row = self.last_result(candidate.name)
         if (
             row is None

@@ -32,7 +32,7 @@ class TraceResult:
     failed: int = 0
     failures: tuple[str, ...] = ()
     ended: str = ""
-    """The reason why the run did not finish; empty if it did."""
+    """Why the run did not finish; empty if it did."""
     said: str = ""
     """The end of pytest's output."""
 

@@ -82,7 +82,7 @@ class Validator:
         return prepared.schema
 
     def problems(self, value: object, limit: int = 20) -> list[SchemaProblem]:
-        """The reasons why `is_valid` refuses `value`; empty exactly when it accepts.
+        """Why `is_valid` refuses `value`; empty exactly when it accepts.
 
         Args:
             value: anything.

@@ -19,7 +19,7 @@ from tavern_core.tam.window import NOWHERE, TextWindow
 
 
 class Undecided(Enum):
-    """The reason why there is no answer yet: the missing text."""
+    """Why there is no answer yet: the missing text."""
 
     TAIL = "no tail is in sight"
     BOUNDARY = "what follows the first tail is cut off"

@@ -169,7 +169,7 @@ class ToolLookup(Protocol):
         """Prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...)."""
 
     def absent(self, written: str, /) -> UnresolvedItem | None:
-        """The reason why a tool is missing, if it is known."""
+        """Why a tool is missing, if it is known."""
 
 
 def resolve_profile(profile: AgentProfile, lookup: ToolLookup) -> Profile:
@@ -202,7 +202,7 @@ def resolve_profile(profile: AgentProfile, lookup: ToolLookup) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedItem:
-    """The reason why an item of the inventory names no tool."""
+    """Why an item of the inventory names no tool."""
 
     message: str
     hint: str

@@ -120,7 +120,7 @@ class Tokens:
             profile: name of the agent profile that decides its inventory.
             approver: the person at the client who may approve its calls, e.g. ``user:ann``; not `principal` itself.
             audience: the server that accepts it, by `mcp.audience`.
-            days: how long it is valid; None: until it is revoked.
+            days: how long it holds; None: until it is revoked.
 
         Returns:
             The token, and its text, which cannot be shown again.

@@ -95,7 +95,7 @@ class CallPreview:
         earlier: int,
         door: str = "tam",
     ) -> CallError | None:
-        """The reason why lists, rights, approval or budget would refuse a planned call; None: none is known.
+        """Why lists, rights, approval or budget would refuse a planned call; None: no reason is known.
 
         Only gates of the host are called, as after an approval: gates of plugins may count their calls.
 

@@ -43,7 +43,7 @@ def unanswered(questions: Mapping[str, Question]) -> InputRequired:
 
 
 def mismatch(question: Question, answer: Any) -> str:
-    """The reason why `answer` does not answer a question; empty if it does. The answer None declines a form."""
+    """Why `answer` does not answer a question; empty if it does. The answer None declines a form."""
     if question.kind == "roots":
         fits = isinstance(answer, list) and all(isinstance(root, Mapping) and "uri" in root for root in answer)
         return "" if fits else "the answer is a list of folders with a uri"

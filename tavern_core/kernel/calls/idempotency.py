@@ -95,7 +95,7 @@ class Idempotency:
 
     Args:
         records: the store.
-        seconds: time for which an answer is stored.
+        seconds: how long an answer is stored.
         disk: redacts secrets before storing.
         engines: knows the runs of workflows.
     """

@@ -112,7 +112,7 @@ class StoredApprovals:
     """`tavern.approvals`.
 
     Args:
-        seconds: time for which a request may wait for its answer, and an approval for its call.
+        seconds: how long a request may wait for its answer, and an approval for its call.
         key_seconds: how long an idempotency key is held: a call may be repeated under its approval and key only until
             then.
     """
@@ -354,7 +354,7 @@ class StoredApprovals:
 
 
 def denial(records: RecordStore, approval: str, tool: str) -> ApprovalRejected | None:
-    """The reason why the call of `tool` that waits for this request can never run; None: it may run."""
+    """Why the call of `tool` that waits for this request can never run; None: it may run."""
     record = records.get(KIND, approval)
     known = None if record is None else _stored(record)
     if known is None or known.state == "expired":

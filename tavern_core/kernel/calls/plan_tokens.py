@@ -52,8 +52,8 @@ class PlanTokens:
     """The tokens of one host.
 
     Args:
-        seconds: time for which a token is valid.
-        key_seconds: time for which an idempotency key is held: a token can be used again under its key only until then.
+        seconds: how long a token is valid.
+        key_seconds: how long an idempotency key is held: a token can be used again under its key only until then.
     """
 
     def __init__(self, records: RecordStore, seconds: float, key_seconds: float, disk: StorageRedactor) -> None:

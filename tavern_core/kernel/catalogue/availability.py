@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityReason:
-    """The reason why a tool can or cannot be seen and called, for people."""
+    """Why a tool can or cannot be seen and called, for people."""
 
     id: str
     visible: bool

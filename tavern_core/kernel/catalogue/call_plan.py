@@ -93,7 +93,6 @@ class AnswerRules:
     def apply_to(self, result: ToolResult) -> bool:
         """Whether the output schema applies to this answer.
 
-        An annotation such as ``-> dict`` describes what the function returns. For the `content` and `details` of seed
         An annotation such as ``-> dict`` describes the return value of the function. For the `content` and `details`
         of seed 002, that is the whole mapping, and neither the details nor the text of the content. Nor does a schema
         apply to a job's description of itself: its answer is still to come.
@@ -130,9 +129,9 @@ class Admission:
     host: CallContext
     """The context of a call without one: the host's own principal with this plugin's rights."""
     approval: ApprovalRule | None
-    """The reason why each call needs approval, or cannot get it; None: no approval is needed."""
+    """Why each call needs approval, or cannot get it; None: no approval is needed."""
     blocked: str
-    """The reason why every call is refused: a plugin with a gate could not be activated; empty: calls are possible."""
+    """Why every call is refused: a plugin with a gate could not be activated; empty: calls are possible."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def why_not(answer: Any, spec: ToolSpec, *, is_foreign: bool = False) -> str:
-    """The reason why a hook's version of a tool is refused; empty: it is accepted.
+    """Why a hook's version of a tool is refused; empty: it is accepted.
 
     Args:
         answer: the return value of the hook, which got `spec` without its code.

@@ -17,7 +17,7 @@ from tavern_core.model.naming_rules import folded_id, spellings, split_id
 
 @dataclass(frozen=True, slots=True)
 class MissingTool:
-    """The reason why a tool is missing."""
+    """Why a tool is missing."""
 
     reason: str
     fix: str = ""

@@ -48,7 +48,7 @@ class ManifestFacts:
     tools_entry: str = ""
     """The folder of the tool files; empty when there is none."""
     off: str = ""
-    """The reason why nothing of it runs here, whatever is granted: for folders in the formats of other systems."""
+    """Why nothing of it runs here, whatever is granted: for folders in the formats of other systems."""
 
     def to_json(self) -> list[Any]:
         """The facts as one JSON array, in the order of the fields."""

@@ -129,7 +129,7 @@ class FolderFiles:
         return "" if number >= MOST_FILES or self._outward_link() else total.hexdigest()
 
     def why_not_whole(self) -> str:
-        """The reason why there is no hash of all files in the folder; empty if there is one."""
+        """Why there is no hash of all files in the folder; empty if there is one."""
         if link := self._outward_link():
             return f"{link} is a link to a folder outside"
         has_too_many = next(islice(self.files(), MOST_FILES - 1, None), None) is not None

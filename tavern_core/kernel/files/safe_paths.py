@@ -20,7 +20,7 @@ _LONGEST: Final = 500
 
 
 def path_problem(relative: str) -> str:
-    """The reason why `relative` may not name a file inside a plugin; empty if it may.
+    """Why `relative` may not name a file inside a plugin; empty when it may.
 
     >>> path_problem("tools/a.tool.json"), path_problem("../other")
     ('', "'..' leaves the plugin's folder")

@@ -379,7 +379,7 @@ def _difference(old: ToolCall, new: ToolCall) -> str:
 
 
 def _why_not(answer: Any, result: ToolResult, fits: Callable[[Any], bool] | None) -> str:
-    """The reason why the answer of a result hook cannot be used; empty if it can."""
+    """Why the answer of a result hook cannot be used; empty if it can."""
     if not isinstance(answer, ToolResult):
         return f"it answered {type(answer).__name__}, not a ToolResult"
     if answer.ok and not result.ok:

@@ -47,7 +47,7 @@ class HookTiming:
         self.seconds = 0.0
         self.failed_in_a_row = 0
         self.rest: RestingHook | None = None
-        """The reason why it is paused (`quarantine.py`)."""
+        """Why it is paused (`quarantine.py`)."""
         self.is_watched = True
         """False while the quarantine is not needed: it ran without an error."""
 

@@ -59,7 +59,7 @@ class JobRecords:
     """The jobs of one store. Every change emits an event.
 
     Args:
-        seconds: time for which a job stays stored after its end.
+        seconds: how long a job stays stored after its end.
         disk: redacts secrets before storing.
         mode: runs calls of a slow store.
     """

@@ -36,9 +36,9 @@ class NewJobs:
     Args:
         running: runs them.
         argument_bytes: the largest size of a call's arguments, in characters.
-        poll_ms: time that callers should wait before they poll again.
-        ttl_ms: time for which a job stays stored after its end.
-        key_ms: time for which an idempotency key is held after its end.
+        poll_ms: how long callers should wait before they poll again.
+        ttl_ms: how long a job stays stored after its end.
+        key_ms: how long an idempotency key is held after its end.
     """
 
     def __init__(self, running: RunningJobs, argument_bytes: int, poll_ms: int, ttl_ms: int, key_ms: int) -> None:

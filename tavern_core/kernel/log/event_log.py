@@ -76,7 +76,7 @@ class EventLog:
         path: ``audit.jsonl`` in its own folder; created private.
         fsync: force each record to the disk before `append` returns.
         max_bytes: a file that has reached this size is closed and a new one started.
-        lock_seconds: time to wait for another process that writes.
+        lock_seconds: how long to wait for another process that writes.
         known_secrets: strings that must never get into the log.
         on_finding: called once per detected damage.
     """

@@ -32,7 +32,7 @@ class CallStory:
     error: str = ""
     """The error code."""
     reason: str = ""
-    """The reason why it was refused or failed."""
+    """Why it was refused or failed."""
     by: str = ""
     """The plugin that refused it; empty: the host."""
     effect: str = ""

@@ -34,7 +34,7 @@ class ToolId:
 
 @dataclass(frozen=True, slots=True)
 class IdRefusal:
-    """The reason why a written id cannot be a tool of this plugin."""
+    """Why a written id cannot be a tool of this plugin."""
 
     message: str
     hint: str

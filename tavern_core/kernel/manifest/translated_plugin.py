@@ -26,7 +26,7 @@ class TranslatedPlugin:
     tools: DeclaredTools = DeclaredTools()
     findings: tuple[Finding, ...] = ()
     off: str = ""
-    """The reason why nothing of it runs here, whatever is granted."""
+    """Why nothing of it runs here, whatever is granted."""
     asks: frozenset[str] = frozenset()
     """Permissions that it requests besides those of the manifest."""
 

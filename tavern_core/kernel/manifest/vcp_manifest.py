@@ -46,7 +46,7 @@ _NEEDS_VCP: Final[Mapping[str, str]] = {
     "static": "it fills placeholders of VCP's prompts",
     "messagePreprocessor": "it changes messages on their way through VCP",
 }
-"""The reason why plugins of these types need VCP itself."""
+"""Why plugins of these types need VCP itself."""
 _WINDOWS_RUNNER: Final = re.compile(r"(python3?|node|bun|deno)\.exe(?=\s|\Z)")
 _WINDOWS_PATH: Final = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
 """A backslash between two folders, and not before a sign that it guards (`"\\d+"`)."""

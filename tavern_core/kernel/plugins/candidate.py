@@ -50,7 +50,7 @@ class Tiers(Protocol):
     """Places for the code of discovered plugins: this process, or a process of its own for each."""
 
     def reason(self, candidate: PluginCandidate) -> str:
-        """The reason why it runs in a process of its own; empty: it runs in the host."""
+        """Why it runs in a process of its own; empty: it runs in the host."""
         ...
 
     def load(self, candidate: PluginCandidate, ctx: PluginContext) -> Any:
@@ -58,7 +58,7 @@ class Tiers(Protocol):
         ...
 
     def pause_notice(self, plugin: str) -> str:
-        """The reason why its process is paused and not started; empty: it is not paused."""
+        """Why its process is paused and not started; empty: it is not paused."""
         ...
 
     def end_pause(self, plugin: str) -> None:
@@ -141,7 +141,7 @@ class PluginCandidate:
     is_nodes_alone: bool = False
     """Whether it is built in with node types only: it is activated when one is first used."""
     isolation_need: str = ""
-    """The reason why manifest or configuration put it into a process of its own; empty: they do not."""
+    """Why manifest or configuration put it into a process of its own; empty: they do not."""
     tiers: Tiers | None = None
     """For a discovered plugin; the others run in the host."""
     target: str = ""
@@ -161,7 +161,7 @@ class PluginCandidate:
             self.origin.unload()
 
     def isolated(self) -> str:
-        """The reason why it currently runs in a process of its own; empty: it runs in the host."""
+        """Why it currently runs in a process of its own; empty: it runs in the host."""
         return "" if self.tiers is None else self.tiers.reason(self)
 
     def pause_notice(self) -> str:
@@ -272,7 +272,7 @@ def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str
 
 
 def isolation_reason(facts: ManifestFacts, config: IsolationConfig) -> str:
-    """The reason why a plugin belongs to the isolated tier by declaration and configuration; empty if it does not."""
+    """Why a plugin belongs to the isolated tier by declaration and configuration; empty if it does not."""
     if facts.isolation == "process":
         return "plugin.yaml says so"
     if facts.name in config.plugins:

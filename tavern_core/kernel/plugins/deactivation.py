@@ -23,7 +23,7 @@ async def stop(record: PluginRecord, tables: HostRegistries, drain_s: float) -> 
     """Stop an active plugin.
 
     Args:
-        drain_s: time in seconds in which running calls must end.
+        drain_s: how long running calls may take to end, in seconds.
     """
     # Its tool ids stay while it stops: a caller gets the true reason, not "no such tool".
     listed = [RegistryEntry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]

@@ -64,13 +64,13 @@ class GrantDecisions:
         return decision
 
     def refusal(self, candidate: PluginCandidate) -> LockMismatch | None:
-        """The reason why a locked host does not use a plugin; None: it does."""
+        """Why a locked host does not use a plugin; None: it does."""
         is_bound = self.is_frozen and candidate.source not in GRANTED_BY_PASSING
         return _refusal(facts_of_now(candidate), self.grants) if is_bound else None
 
 
 def _refusal(facts: PluginFacts, grants: Grants) -> LockMismatch | None:
-    """The reason why a locked host does not use a plugin; None: it does."""
+    """Why a locked host does not use a plugin; None: it does."""
     why = difference(facts, grants.get(facts.name))
     if why and grants.is_damaged and grants.get(facts.name) is None:
         why = f"the lock file has errors ({grants.findings[0].located})"

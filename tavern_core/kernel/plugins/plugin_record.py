@@ -50,7 +50,7 @@ class PluginCondition:
     note: str = ""
     """The same as a sentence; empty if nothing changed."""
     kept_apart: str = ""
-    """The reason why it stays in a process of its own although it no longer requests one; empty: it does not."""
+    """Why it stays in a process of its own although it no longer requests one; empty: it does not."""
 
     @property
     def explanation(self) -> str:

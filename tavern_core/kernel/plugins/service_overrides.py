@@ -40,7 +40,7 @@ def standing_in(replaced: Service | None, override: Service) -> Service:
 
 
 def differences(replaced: Service, override: Service) -> list[str]:
-    """The reasons why `override` cannot replace `replaced`, method by method; empty if it can. Calls neither."""
+    """Why `override` cannot replace `replaced`, method by method; empty if it can. Calls neither."""
     found: list[str] = []
     offered = published(Service(override.name, override.object))
     for name, wanted in published(replaced).items():

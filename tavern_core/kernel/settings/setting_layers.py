@@ -45,7 +45,7 @@ class DescribedSetting:
     """``default``, the place in the instance's configuration, or the user's file."""
     is_secret: bool
     problem: str = ""
-    """The reason why a stored value is not used, or that a required one is missing."""
+    """Why a stored value is not used, or that a required one is missing."""
 
     @property
     def group(self) -> str:

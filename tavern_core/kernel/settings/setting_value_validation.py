@@ -53,7 +53,7 @@ def all_refused(findings: Sequence[Finding], what: str = "") -> SettingsInvalid:
 
 
 def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:
-    """The reason why `value` may not be stored for this setting, as (message, hint); None if it may."""
+    """Why `value` may not be stored for this setting, as (message, hint); None when it may."""
 
     if not item.holds_value:
         return "is a button and holds no value", f"its action is {item.action!r}" if item.action else ""
@@ -193,7 +193,7 @@ def _written(value: float | bool) -> str:
 
 
 def key_problem(key: str, plugin: str) -> PathProblem | None:
-    """The reason why `key` is not ``extensions.{plugin}.{option}``, or None."""
+    """Why `key` is not ``extensions.{plugin}.{option}``, or None."""
     first, _, rest = key.partition(".")
     owner, _, option = rest.partition(".")
     if first == "extensions" and owner == plugin and option:
@@ -222,7 +222,7 @@ def setting_problems(item: SettingItem) -> Iterator[PathProblem]:
 
 
 def value_problem(item: SettingItem, value: Any) -> tuple[str, str] | None:
-    """The reason why `value` is not allowed for this setting, as (sentence without subject, hint), or None."""
+    """Why `value` is not allowed for this setting, as (sentence without subject, hint), or None."""
     from tavern_core.model.pydantic_errors import got
 
     match item.type:

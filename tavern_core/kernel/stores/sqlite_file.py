@@ -48,7 +48,7 @@ class SqliteFile:
         schema: statements that create the tables, separated by semicolons.
         is_cache: see `connect`; a file whose tables are not those of the schema is replaced, too.
         on_damage: called for a renamed file: its old name and its new one.
-        wait_s: time that a statement waits for other processes.
+        wait_s: how long a statement waits for other processes.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ async def ask(
     """The answer of a store: at once if it is quick, else from a worker thread.
 
     Args:
-        seconds: time that the caller waits for a slow store; None: as long as the store takes.
+        seconds: how long the caller waits for a slow store; None: as long as the store takes.
         undo: gets an answer that arrived after the caller had stopped waiting.
 
     Raises:

@@ -50,8 +50,8 @@ def view_of(
     limits: LimitsConfig,
     doc: str = "",
 ) -> Any:
-    """A view.
-Create a view.
+    """Create a view.
+
     Args:
         service: its name.
         methods: name → the published function; only its signature and its docstring are used.
