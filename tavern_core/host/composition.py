@@ -321,14 +321,14 @@ def _records(base: Foundation) -> RecordStore:
     )
 
     def on_garbage(count: int, copy: Path) -> None:
-        about = (
+        text = (
             f"{count} records were corrupt and were removed; {copy.name} still has them"
             if count
             else f"its index, or the names of some jobs, were corrupt; {copy.name} is the file as it was"
         )
         base.diagnostics.add(
             "STATE_DAMAGED",
-            f"{base.home / 'state.sqlite'}: {about}",
+            f"{base.home / 'state.sqlite'}: {text}",
             hint="a call whose key is lost would be made again: see what happened before you repeat one",
             severity="error",
         )

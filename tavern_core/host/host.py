@@ -208,9 +208,10 @@ class Host:
         )
         if steps is None:
             return result
-        ends = [*(began for _, began in steps[1:]), time.perf_counter()]
+        end_times = [*(began for _, began in steps[1:]), time.perf_counter()]
         timed = [
-            {"step": name, "ms": round((end - began) * 1000, 4)} for (name, began), end in zip(steps, ends, strict=True)
+            {"step": name, "ms": round((end - began) * 1000, 4)}
+            for (name, began), end in zip(steps, end_times, strict=True)
         ]
         return result.replace(meta={**(result._meta or {}), "trace": timed})
 
@@ -239,8 +240,8 @@ class Host:
                 )
         except CallError as error:
             return failure(error)
-        given = planned.arguments if arguments is None else arguments
-        return await pipeline.run(mode, planned.tool, given, context, purpose, key, door, CallMode(token=token))
+        values = planned.arguments if arguments is None else arguments
+        return await pipeline.run(mode, planned.tool, values, context, purpose, key, door, CallMode(token=token))
 
     async def run_text(self, text: str, context: CallContext | None, invoke: _InvokeText) -> TextOutcome:
         """Run the blocks in a text; see `Tavern.run_text`.

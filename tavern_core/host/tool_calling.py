@@ -82,8 +82,8 @@ def _tool_class(
         def _answer(self, result: ToolResult) -> tuple[Any, ToolResult]:
             if result.error is not None:
                 for_program = result.error.kind == "USAGE"  # what a model cannot repair
-                own = f"USAGE: {result.error.message} ({result.error.fix})"
-                raise ToolException(own if for_program else failure_text(result.error, language))
+                usage_text = f"USAGE: {result.error.message} ({result.error.fix})"
+                raise ToolException(usage_text if for_program else failure_text(result.error, language))
             blocks = [dict(block) for block in result.content]
             if next_text := then(result):
                 blocks.append({"type": "text", "text": next_text})
