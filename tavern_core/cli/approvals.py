@@ -147,13 +147,21 @@ def person() -> CallContext:
 
 
 def _row(one: StoredApproval) -> tuple[str, ...]:
-    left = max(one.until - time.time(), 0)
-    ends = (
+    remaining = max(one.until - time.time(), 0)
+    expiry = (
         ""
         if one.state not in ("pending", "approved")
-        else f"{left / 3600:.0f} h"
-        if left > 5400
-        else f"{left / 60:.0f} min"
+        else f"{remaining / 3600:.0f} h"
+        if remaining > 5400
+        else f"{remaining / 60:.0f} min"
     )
     asked = one.request
-    return (one.id, one.state, one.tool, one.principal, str(asked.get("risk", "")), ends, str(asked.get("reason", "")))
+    return (
+        one.id,
+        one.state,
+        one.tool,
+        one.principal,
+        str(asked.get("risk", "")),
+        expiry,
+        str(asked.get("reason", "")),
+    )

@@ -218,12 +218,12 @@ class PreviousVersions:
             StateDamaged: the stored versions cannot be read (STATE_DAMAGED).
         """
         with locked(self._path):
-            kept = self._read()
-            if not kept:
+            versions = self._read()
+            if not versions:
                 raise UsageError(
                     f"{self._file} has no change to undo", hint="only changes by `tavern assist` can be undone"
                 )
-            last = kept[-1]
+            last = versions[-1]
             if _hash(self.now() or "") != last["after"]:
                 raise UsageError(
                     f"{self._file} was changed since, so its previous version is not restored",
@@ -233,7 +233,7 @@ class PreviousVersions:
                 self._file.unlink()
             else:
                 write_atomic(self._file, last["before"].encode("utf-8", "surrogateescape"), kept_mode(self._file))
-            self._write(kept[:-1])
+            self._write(versions[:-1])
             return last["before"] is not None
 
     def _read(self) -> list[dict[str, Any]]:

@@ -59,8 +59,8 @@ def bisect(session: CliSession, words: tuple[str, ...], timeout: float | None) -
         print_note(f"{len(tries)}. with {visible(shown)}: {'fails' if failed else 'works'} ({how})")
         return failed
 
-    own = words[0].partition(":")[0] if is_tool else ""
-    guilty = find_guilty(depends_on, fails, [own] if own in depends_on else [])
+    own_plugin = words[0].partition(":")[0] if is_tool else ""
+    guilty = find_guilty(depends_on, fails, [own_plugin] if own_plugin in depends_on else [])
     session.out.result({"guilty": list(guilty.plugins), "reason": guilty.why_not or None, "tries": tries})
     if not guilty.plugins:
         session.out.text(f"no plugin is guilty: {guilty.why_not}")

@@ -57,11 +57,11 @@ def call(
         raise UsageError(
             f"--commit and {other} do not go together", hint=f"leave out {other}, or make the call without --commit"
         )
-    texts, whole = named((*words, *given)), json_arguments(json_args)
-    if both := sorted(texts.keys() & whole.keys()):
+    texts, json_values = named((*words, *given)), json_arguments(json_args)
+    if both := sorted(texts.keys() & json_values.keys()):
         raise UsageError(f"{both[0]!r} is given twice: by name and in --json-args", hint="give it once")
     host, context = session.host(), caller(permissions, profile)
-    arguments = {**whole, **typed(host, tool, texts, context)}
+    arguments = {**json_values, **typed(host, tool, texts, context)}
     if token is not None:
         result = host.commit_sync(
             token, arguments or None, context=context, purpose=purpose, idempotency_key=key, door=DOOR, tool=tool

@@ -78,12 +78,12 @@ def _known(names: Callable[[Tavern, click.Context], Iterable[str | tuple[str, st
             return []
         finally:
             logging.disable(logging.NOTSET)
-        taken = ctx.params.get(parameter.name or "") or ()
+        entered = ctx.params.get(parameter.name or "") or ()
         # For zsh, a colon starts the description, so names with a colon have none.
         return [
-            CompletionItem(name, help=one_line(about) if ":" not in name and about else None)
-            for name, about in found
-            if name.startswith(begun) and (parameter.nargs == 1 or name not in taken)
+            CompletionItem(name, help=one_line(description) if ":" not in name and description else None)
+            for name, description in found
+            if name.startswith(begun) and (parameter.nargs == 1 or name not in entered)
         ]
 
     return complete

@@ -96,12 +96,12 @@ def answer(session: CliSession, job: str, value: str, question: str) -> None:
     """
     from tavern_core.cli.approvals import person
 
-    store, given = session.host().jobs, json_or_text(value)
+    store, parsed = session.host().jobs, json_or_text(value)
     try:
-        taken = store.answer(job, given, question, context=person())
+        is_accepted = store.answer(job, parsed, question, context=person())
     except JobNotFound:  # it waits for no approval: who has the state folder answers questions for its host
-        taken = store.answer(job, given, question)
-    if not taken:
+        is_accepted = store.answer(job, parsed, question)
+    if not is_accepted:
         raise UsageError(f"{job} has no open question", hint=f"`tavern jobs show {job}` shows its status")
     session.show({"jobId": job, "answered": True}, f"{job} has the answer")
     if not session.as_json:
@@ -152,15 +152,15 @@ def watched(session: CliSession, job: str, say: Callable[[str], None] | None) ->
     found = store.find(job)
     is_drawn = say is not None and sys.stderr.isatty()
     with _bar(found, session.out.no_color) if is_drawn else contextlib.nullcontext(None) as bar:
-        seen: Any = None
+        last_shown: Any = None
         while True:
             found, is_asking = store.inspect(job)
             now = (found.status, found.progress)
             if bar is not None:
                 bar(found)
-            elif now != seen and say is not None:
+            elif now != last_shown and say is not None:
                 say(one_line(f"{found.id} {found.status} {_progress(found.progress)}".strip()))
-            seen = now
+            last_shown = now
             if found.is_over or is_asking:
                 return found
             time.sleep(_LOOK_S)

@@ -80,14 +80,14 @@ def render(template: Path, name: str, output_dir: Path, *, ask: bool) -> Path:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             # cookiecutter's own folders are in the user's home, which it may be unable to write
-            own = Path(scratch, "config.yaml")
-            own.write_text(json.dumps({"cookiecutters_dir": scratch, "replay_dir": scratch}), "utf-8")
+            config_file = Path(scratch, "config.yaml")
+            config_file.write_text(json.dumps({"cookiecutters_dir": scratch, "replay_dir": scratch}), "utf-8")
             made = cookiecutter(
                 str(template),
                 no_input=not ask,
                 extra_context={first: name},
                 output_dir=str(output_dir),
-                config_file=str(own),
+                config_file=str(config_file),
             )
     except CookiecutterException as error:
         raise UsageError(

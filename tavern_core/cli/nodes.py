@@ -96,8 +96,8 @@ def run_(
     """Run one node, as a workflow: `tavern nodes run text:Upper text=hello`."""
     host = session.host()
     spec = host.nodes.get_node(type_)
-    given = json_arguments(json_args)
-    inputs = given | typed_inputs(spec.inputs, named(words))
+    arguments = json_arguments(json_args)
+    inputs = arguments | typed_inputs(spec.inputs, named(words))
     for key in () if spec.dynamic_slots else inputs.keys() - spec.inputs.keys():
         raise UsageError(
             f"{spec.type} has no input {key!r}",

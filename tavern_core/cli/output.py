@@ -197,13 +197,13 @@ def shorten(text: str, columns: int) -> str:
     line = one_line(text[: 4 * columns + 1])
     if width(line) <= columns:
         return line
-    kept, used = [], 0
+    characters, used = [], 0
     for character in line:
         used += _columns(character)
         if used > columns - 1:
             break
-        kept.append(character)
-    return "".join(kept) + "…"
+        characters.append(character)
+    return "".join(characters) + "…"
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

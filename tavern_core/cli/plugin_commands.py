@@ -82,8 +82,8 @@ def _plugins(session: CliSession) -> tuple[Path, Collection[str], bool, Collecti
         cwd = Path.cwd()
         home, user_file = home_and_user_file(session.home, os.environ, cwd)
         if is_unconfigured(cwd, os.environ, user_file):
-            own = home if named_home(session.home, os.environ) else project_home(home, cwd)
-            return own, [str(cwd / root) for root in DEFAULT_ROOTS], True, None, ()
+            state_folder = home if named_home(session.home, os.environ) else project_home(home, cwd)
+            return state_folder, [str(cwd / root) for root in DEFAULT_ROOTS], True, None, ()
     loaded = session.loaded()
     plugins = loaded.config.plugins
     return loaded.home, plugins.roots, plugins.entry_points, plugins.load, plugins.disable

@@ -194,11 +194,11 @@ def answered(question: NodeQuestion, give: Callable[[Any], bool], wake: int | No
     schema = question.schema
     is_hidden = is_secret_schema(schema)
     words = question.prompt or str(schema.get("title") or schema.get("description") or "") or "?"
-    said = f"{one_line(question.path)}: {visible(words)}"
-    said += f" ({one_line(hint)})" if (hint := wanted(schema)) else ""
-    said += f" [{one_line(json_text(schema['default']))}]" if "default" in schema and not is_hidden else ""
+    title = f"{one_line(question.path)}: {visible(words)}"
+    title += f" ({one_line(hint)})" if (hint := wanted(schema)) else ""
+    title += f" [{one_line(json_text(schema['default']))}]" if "default" in schema and not is_hidden else ""
     while True:
-        line = read_line(f"{said}: ", is_hidden=is_hidden, wake=wake)
+        line = read_line(f"{title}: ", is_hidden=is_hidden, wake=wake)
         if line is None:
             write(sys.stderr, "\n")
             return False

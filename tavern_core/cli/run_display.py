@@ -91,12 +91,12 @@ def complete_run(kept: StoredRun, record: RunRecord) -> RunResult:
     from tavern_core.model.run import RunResult
 
     nodes = {str(node["id"]): node["type"] for node in kept.content.get("nodes") or ()}
-    ends = [
+    end_nodes = [
         record.nodes[name].inputs for name, type_ in nodes.items() if type_ == GROUP_OUTPUT and name in record.nodes
     ]
     inner = {edge["source"] for edge in kept.content.get("edges") or ()}
     last = {name: record.nodes[name].outputs for name in nodes if name not in inner and name in record.nodes}
-    outputs: Mapping[str, Any] = {key: value for end in ends for key, value in end.items()} if ends else last
+    outputs: Mapping[str, Any] = {key: value for end in end_nodes for key, value in end.items()} if end_nodes else last
     return RunResult(
         record.run_id, record.workflow, "complete", outputs, started=record.started, latency_ms=record.latency_ms
     )
@@ -184,8 +184,8 @@ class RunTree:
             self._states[event.path] = "waiting", str(event.data.get("prompt", ""))
         if self._live is None and self._session.verbosity > 0:
             line = visible(f"{event.seq:>5} {event.kind:<12} {event.path}") + "\n"
-            if (held := self._held) is not None:
-                held.append(line)
+            if (lines := self._held) is not None:
+                lines.append(line)
             else:
                 write(sys.stderr, line)
 
@@ -196,8 +196,8 @@ class RunTree:
 
         states = list(self._states.items())
         counts = Counter(state for _, (state, _) in states)
-        said = ", ".join(f"{count} {state}" for state, count in counts.items())
-        root = RichTree(Text(f"{self._title}  {said}"))
+        summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+        root = RichTree(Text(f"{self._title}  {summary}"))
         branches: dict[str, Any] = {"": root}
         busy = [path for path, (state, _) in states if state in _SHOWN_FIRST]
         rest = [path for path, (state, _) in states if state not in _SHOWN_FIRST]

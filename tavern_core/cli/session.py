@@ -289,9 +289,9 @@ class CliCommand(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("epilog", "Options of every command, such as --home and --debug: tavern --help")
         super().__init__(*args, **kwargs)
-        taken = {name for param in self.params for name in param.opts}
+        used_names = {name for param in self.params for name in param.opts}
         for option in _options():
-            if taken.isdisjoint(option.opts):
+            if used_names.isdisjoint(option.opts):
                 option.hidden = True
                 self.params.append(option)
 

@@ -243,10 +243,10 @@ def answer(session: CliSession, run: str, question: str | None, value: str | Non
         raise UsageError("VALUE is missing", hint=f"tavern workflows answer {run} {asked.id} VALUE")
     else:
         with alone():
-            if not answered(asked, lambda said: host.workflows.answer(run, asked.id, said)):
+            if not answered(asked, lambda reply: host.workflows.answer(run, asked.id, reply)):
                 raise click.Abort
-    left = [each.to_json() for each in _open(host, run) if each.id != asked.id]
-    if not left:
+    remaining = [each.to_json() for each in _open(host, run) if each.id != asked.id]
+    if not remaining:
         try:
             _take_up(session, host, run, {})
             return
@@ -254,23 +254,23 @@ def answer(session: CliSession, run: str, question: str | None, value: str | Non
             pass  # its own process gets the answer
     if session.as_json:
         session.out.json(
-            {"runId": run, "question": asked.id, "state": "waiting" if left else "running", "questions": left}
+            {"runId": run, "question": asked.id, "state": "waiting" if remaining else "running", "questions": remaining}
         )
     else:
         session.out.text(f"{asked.id} is answered")
-        print_questions(run, left)
+        print_questions(run, remaining)
 
 
 def _take_up(session: CliSession, host: Tavern, run: str, answers: Mapping[str, Any], **options: Any) -> None:
     """Resume a run and print its result; for a completed one, print its result."""
 
     async def go_on() -> RunResult:
-        return await through(session, await host.workflows.take_up(run, answers, **options), kept.workflow or run)
+        return await through(session, await host.workflows.take_up(run, answers, **options), stored.workflow or run)
 
-    kept = _kept(host, run)
-    if kept.state == "complete" and kept.times_taken_up and not answers:
+    stored = _kept(host, run)
+    if stored.state == "complete" and stored.times_taken_up and not answers:
         print_problem("note", "USAGE", f"{run} is complete already")
-        finished(session, complete_run(kept, host.wait(host.workflows.record(run))))
+        finished(session, complete_run(stored, host.wait(host.workflows.record(run))))
     else:
         finished(session, host.wait(go_on()))
 
@@ -288,13 +288,13 @@ def _open(host: Tavern, run: str) -> tuple[NodeQuestion, ...]:
 
 def _question(host: Tavern, run: str, name: str | None) -> NodeQuestion:
     """The named open question of a run. Raises UsageError: none, or more than one (USAGE)."""
-    kept, open_ = _kept(host, run), _open(host, run)
+    stored, open_ = _kept(host, run), _open(host, run)
     names = ", ".join(question.id for question in open_)
     found = [question for question in open_ if name is None or name in (question.id, question.path)]
     if len(found) == 1:
         return found[0]
     if not open_ and name is None:
-        raise UsageError(f"{run} has no question: it is {kept.state}", hint=f"tavern workflows runs {run}")
+        raise UsageError(f"{run} has no question: it is {stored.state}", hint=f"tavern workflows runs {run}")
     if len(found) > 1:
         raise UsageError(f"{run} has {len(found)} open questions", hint=f"name one of {names}")
     was_asked = [
@@ -337,8 +337,8 @@ def runs(session: CliSession, run: str | None, workflow: str) -> None:
         return
     found = session.host().workflows.kept(workflow)
 
-    def row(kept: StoredRun) -> tuple[str, ...]:
-        return kept.run_id, kept.workflow, kept.state, kept.started_text, f"{kept.latency_ms:.0f} ms"
+    def row(stored: StoredRun) -> tuple[str, ...]:
+        return stored.run_id, stored.workflow, stored.state, stored.started_text, f"{stored.latency_ms:.0f} ms"
 
     session.show_list(found, ("run", "workflow", "state", "started", "took"), row, empty="there are no stored runs")
 
@@ -373,9 +373,9 @@ def follow(session: CliSession, run: str, after: int) -> None:
     The exit code is that of its result.
     """
     last = session.host().wait(_followed(session, session.host(), run, after))
-    kept = session.host().workflows.kept_run(run)
-    errors = kept.errors if kept is not None else ()
-    match last or (f"run:{kept.state}" if kept is not None else ""):
+    stored = session.host().workflows.kept_run(run)
+    errors = stored.errors if stored is not None else ()
+    match last or (f"run:{stored.state}" if stored is not None else ""):
         case "run:error" if errors:
             raise ReportedExit(exit_code_of(str(errors[0]["kind"])))
         case "run:cancelled":
