@@ -156,7 +156,7 @@ class _ForkServer:
     def _take(self) -> bool:
         """Fork for one request; False if the host has closed the connection."""
         try:
-            said, descriptors = receive(self._control, 16, MOST_DESCRIPTORS)
+            message, descriptors = receive(self._control, 16, MOST_DESCRIPTORS)
         except BlockingIOError:
             return True
         try:
@@ -169,7 +169,7 @@ class _ForkServer:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        return bool(said)
+        return bool(message)
 
     def _fork(self, descriptors: list[int], request: bytes) -> None:
         status = descriptors[0]

@@ -130,16 +130,16 @@ class ForkServer:
             with its:
                 self.request([its.fileno(), *descriptors], request)
             status.settimeout(seconds)
-            said, given = TAKEN, list[int]()
-            while said == TAKEN:
-                said, given, _, _ = socket.recv_fds(status, _LONGEST_WORD, 1)
-            if given:
+            message, passed = TAKEN, list[int]()
+            while message == TAKEN:
+                message, passed, _, _ = socket.recv_fds(status, _LONGEST_WORD, 1)
+            if passed:
                 opened.pop_all()
                 status.settimeout(None)
-                os.set_inheritable(given[0], False)
-                return ForkedChild(FORKED.unpack(said)[0], given[0], status)
-            if said:
-                number = int(said.split()[1])
+                os.set_inheritable(passed[0], False)
+                return ForkedChild(FORKED.unpack(message)[0], passed[0], status)
+            if message:
+                number = int(message.split()[1])
                 raise OSError(number, os.strerror(number))
             return None
 
@@ -201,16 +201,16 @@ class _ServerProcess:
         self._output = os.memfd_create("said") if hasattr(os, "memfd_create") else os.open(os.devnull, os.O_RDWR)
         argv = [sys.executable, *words]
         nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(2)]
-        said = fcntl.fcntl(self._output, fcntl.F_DUPFD_CLOEXEC, _CONTROL + 1)  # not at the descriptor of the socket
+        stderr = fcntl.fcntl(self._output, fcntl.F_DUPFD_CLOEXEC, _CONTROL + 1)  # not at the descriptor of the socket
         try:
-            actions = [(os.POSIX_SPAWN_DUP2, end.fileno(), _CONTROL), (os.POSIX_SPAWN_DUP2, said, 2), *nowhere]
+            actions = [(os.POSIX_SPAWN_DUP2, end.fileno(), _CONTROL), (os.POSIX_SPAWN_DUP2, stderr, 2), *nowhere]
             self.pid = os.posix_spawn(argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=())
         except OSError:
             self.control.close()
             os.close(self._output)
             raise
         finally:
-            os.close(said)
+            os.close(stderr)
             end.close()
         # Also at exit and when the ForkServer is garbage-collected: a server does not outlive its host.
         self.end = weakref.finalize(self, _end, self.control, self._output, self.pid, self.owner)
@@ -225,7 +225,7 @@ class _ServerProcess:
         return lines[-1] if lines else ""
 
 
-def _end(control: socket.socket, said: int, pid: int, owner: int) -> None:
+def _end(control: socket.socket, output: int, pid: int, owner: int) -> None:
     if owner == os.getpid():
         with contextlib.suppress(OSError):
             # closing is not enough while a forked copy of the host holds the socket
@@ -236,7 +236,7 @@ def _end(control: socket.socket, said: int, pid: int, owner: int) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
     control.close()
-    os.close(said)
+    os.close(output)
 
 
 def _is_over(pid: int, seconds: float) -> bool:

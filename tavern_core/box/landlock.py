@@ -134,12 +134,12 @@ def _granted(policy: BoxPolicy, asks: bool) -> dict[str, int]:
     granted = policy.granted
     read = _READ | (EXECUTE if policy.may_execute else 0)
     unwritable, listed = (*granted.shut, *granted.kept), lru_cache(entries)
-    given = [(unprotected_entries(path, granted.shut, granted.own, listed), read) for path in granted.read]
-    given += [
+    path_rights = [(unprotected_entries(path, granted.shut, granted.own, listed), read) for path in granted.read]
+    path_rights += [
         (unprotected_entries(path, unwritable, granted.own, listed), _WRITE) for path in granted.write if not asks
     ]
     found: dict[str, int] = {}
-    for paths, rights in given:
+    for paths, rights in path_rights:
         for path in paths:
             found[path] = found.get(path, 0) | rights
     return found

@@ -82,12 +82,12 @@ class StartedProgram:
         if self.report < 0:
             return ProgramExit(status, skipped=self.skipped)
         try:
-            said = os.read(self.report, _LARGEST_REPORT)
+            report = os.read(self.report, _LARGEST_REPORT)
         except BlockingIOError:
-            said = b""
+            report = b""
         os.close(self.report)
         reported: dict[str, Any] = {}
-        for line in said.splitlines():
+        for line in report.splitlines():
             reported.update(json.loads(line))
         if "layer" in reported:
             return ProgramExit(missing=(reported["layer"], reported["reason"]))
@@ -183,14 +183,16 @@ def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) ->
         opened = _gateway(policy, has_own_network=True)
 
     skipped = apply_layers(policy, [(NAMESPACES, own_namespaces)])[1]
-    has_namespaces, own = not skipped, own_places(policy)
+    has_namespaces, private_places = not skipped, own_places(policy)
     gateway = opened or _gateway(policy, has_own_network=False)
     environment = {**program.environment, **(gateway.environment() if gateway is not None else {})}
     os.chdir(program.folder)
     with contextlib.suppress(OSError):
         privileges.apply()  # no process inside may read this one's memory
     asking: list[int] = []
-    skipped |= _confine(policy, has_namespaces=has_namespaces, own=own, asking=asking if judges(policy) else None)
+    skipped |= _confine(
+        policy, has_namespaces=has_namespaces, own=private_places, asking=asking if judges(policy) else None
+    )
     pid = spawn(replace(program, environment=environment))
     return StartedProgram(pid, gateway=gateway, asking=asking[0] if asking else -1, skipped=skipped)
 
@@ -237,7 +239,7 @@ def _child(
 ) -> NoReturn:
     """Init and program; never returns into the code of the caller. `port` is as for `landlock.begin`."""
     with _reporting(report):
-        own: tuple[str, ...] = ()
+        private_places: tuple[str, ...] = ()
         prctl(_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1 and PROCESSES not in layers:  # it ended before that took effect
             os._exit(0)
@@ -245,10 +247,10 @@ def _child(
             os.setsid()
             with contextlib.suppress(OSError):
                 unshare(namespaces.MOUNT)
-                own = own_places(policy)
+                private_places = own_places(policy)
             if (inside := os.fork()) != 0:
                 _be_init(inside, report)
-        _become(policy, program, skipped, report, has_namespaces=NAMESPACES in layers, own=own, port=port)
+        _become(policy, program, skipped, report, has_namespaces=NAMESPACES in layers, own=private_places, port=port)
     os._exit(127)
 
 

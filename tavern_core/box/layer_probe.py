@@ -56,15 +56,15 @@ def _try(step: Callable[[], object]) -> str:
     if pid == 0:
         try:
             step()
-            said = ""
+            result = ""
         except OSError as error:
-            said = error.strerror or str(error)
+            result = error.strerror or str(error)
         except BaseException as error:  # noqa: BLE001 - a forked copy reports any error and ends
-            said = repr(error)
-        os.write(writer, said.encode())
+            result = repr(error)
+        os.write(writer, result.encode())
         os._exit(0)
     os.close(writer)
     with open(reader, "rb") as answer:  # noqa: PTH123 - a descriptor
-        said = answer.read().decode(errors="replace")
+        result = answer.read().decode(errors="replace")
     status = os.waitpid(pid, 0)[1]
-    return said if status == 0 else f"trying it ended with {status}"
+    return result if status == 0 else f"trying it ended with {status}"

@@ -159,15 +159,15 @@ class StatusReader:
         self._loop.remove_reader(self._child.status)
 
     def _on_status(self) -> None:
-        given: list[int] = []
+        passed: list[int] = []
         try:
-            said, given = receive(self._child.status, _LONGEST_WORD, 1)
-            word, _, rest = (said.decode() or "lost").partition(" ")
+            message, passed = receive(self._child.status, _LONGEST_WORD, 1)
+            word, _, rest = (message.decode() or "lost").partition(" ")
         except BlockingIOError:
             return
         except ConnectionError:
             word, rest = "lost", ""
-        for descriptor in given:
+        for descriptor in passed:
             if word == "gateway" and self._serve is not None:
                 self._serve(socket.socket(fileno=descriptor), rest)
             elif word == "asking":
@@ -185,8 +185,8 @@ class StatusReader:
 
     def _ended(self, word: str, rest: str) -> ScriptOutcome | None:
         if word == "ended":
-            status, reason, left = rest.split()
-            return ScriptOutcome(_REASONS[reason], int(status), int(left), skipped=self._skipped)
+            status, reason, survivors = rest.split()
+            return ScriptOutcome(_REASONS[reason], int(status), int(survivors), skipped=self._skipped)
         if word == "failed":
             return ScriptOutcome("failed", errno=int(rest), skipped=self._skipped)
         if word == "boxless":

@@ -108,16 +108,16 @@ class BoxPolicy:
     """Further paths to read and write, with holes in them."""
 
     def __post_init__(self) -> None:
-        given = self.granted
+        paths = self.granted
         for path in (
             *self.read,
             *self.write,
             *self.execute,
-            *given.read,
-            *given.write,
-            *given.shut,
-            *given.kept,
-            given.own,
+            *paths.read,
+            *paths.write,
+            *paths.shut,
+            *paths.kept,
+            paths.own,
         ):
             if not path.startswith("/") or "\0" in path:
                 raise ValueError(f"a box takes absolute paths, not {path!r}")
@@ -135,16 +135,14 @@ class BoxPolicy:
         Raises:
             ValueError: not a policy. Unknown keys are refused: a box must not be wider than its author intended.
         """
-        given = json.loads(text)
-        if not isinstance(given, dict):
+        data = json.loads(text)
+        if not isinstance(data, dict):
             raise ValueError("a policy is a JSON object")
-        limits, granted = given.pop("limits", {}), given.pop("granted", {})
+        limits, granted = data.pop("limits", {}), data.pop("granted", {})
         for name, value in _known(limits, BoxLimits).items():
             if not (value is None or isinstance(value, int)):
                 raise ValueError(f"limits.{name}: {value!r:.80} is not a number")
-        return cls(
-            limits=BoxLimits(**limits), granted=GrantedPaths(**_read(granted, GrantedPaths)), **_read(given, cls)
-        )
+        return cls(limits=BoxLimits(**limits), granted=GrantedPaths(**_read(granted, GrantedPaths)), **_read(data, cls))
 
 
 def _as_object(value: Any) -> dict[str, Any]:
@@ -152,10 +150,10 @@ def _as_object(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def _read(given: Any, cls: type) -> dict[str, Any]:
+def _read(data: Any, cls: type) -> dict[str, Any]:
     """The values of one object of a policy."""
     found: dict[str, Any] = {}
-    for name, value in _known(given, cls).items():
+    for name, value in _known(data, cls).items():
         if name == "level":
             is_known = value in get_args(Level)
         elif name == "own":

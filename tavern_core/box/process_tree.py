@@ -127,7 +127,7 @@ def end_all(script: int, code: int | None, wake: int, *, is_init: bool) -> tuple
             kill(child)
         if (ended := look_for(script, wake)) is not None:
             code = ended
-        left = children()
-        if not left or time.monotonic() > deadline:
-            return code if code is not None else -1, len(left)
+        remaining = children()
+        if not remaining or time.monotonic() > deadline:
+            return code if code is not None else -1, len(remaining)
         wait_for([wake], 0.05)

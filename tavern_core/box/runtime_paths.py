@@ -65,11 +65,11 @@ def for_every_program() -> tuple[str, ...]:
 def _least(paths: tuple[str, ...]) -> tuple[str, ...]:
     """Without missing paths and paths inside another one, links followed: each costs every script a rule."""
     real = {path: os.path.realpath(path) for path in paths if os.path.exists(path)}  # noqa: PTH110
-    least: list[str] = []
+    outermost: list[str] = []
     for path in sorted(real, key=lambda path: (len(real[path]), path)):
-        if not any(is_in(real[path], real[other]) for other in least):
-            least.append(path)
-    return tuple(least)
+        if not any(is_in(real[path], real[other]) for other in outermost):
+            outermost.append(path)
+    return tuple(outermost)
 
 
 def executables(program: str) -> tuple[str, ...]:

@@ -110,9 +110,9 @@ def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[in
     code, why = watch(started.pid, status, wake, request["seconds"], served)
     if why in ("stop", "time"):
         code = end_politely(started.pid, status, wake)
-    code, left = end_all(started.pid, code, wake, is_init=init is not None)
+    code, survivors = end_all(started.pid, code, wake, is_init=init is not None)
     code = report_box(started.ending(code), status)
-    say(status, f"ended {code} {why or 'exit'} {left}")
+    say(status, f"ended {code} {why or 'exit'} {survivors}")
     os._exit(0)
 
 
@@ -185,13 +185,13 @@ def watch(
     """
     deadline = time.monotonic() + seconds
     while True:
-        left = max(0.0, deadline - time.monotonic())
+        remaining = max(0.0, deadline - time.monotonic())
         if served is not None:
             if served.pass_on():
-                left = min(left, PAUSE_S)
+                remaining = min(remaining, PAUSE_S)
             else:
                 served = None
-        readable = wait_for([status, wake], left)
+        readable = wait_for([status, wake], remaining)
         if (code := look_for(script, wake)) is not None:
             return code, ""
         if status in readable:

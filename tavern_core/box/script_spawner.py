@@ -111,18 +111,18 @@ class ScriptSpawner:
     def _hand_over(self, request: bytes, stdin: bytes | None, policy: str) -> ScriptProcess:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             if stdin is None:
-                kept, given = _pipe(ours, theirs, we_read=False)
+                our_end, their_end = _pipe(ours, theirs, we_read=False)
             else:
-                kept, given = -1, theirs.enter_context(readable(stdin))
+                our_end, their_end = -1, theirs.enter_context(readable(stdin))
             stdout, stdout_end = _pipe(ours, theirs)
             stderr, stderr_end = _pipe(ours, theirs)
             status, status_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.enter_context(status)
             theirs.enter_context(status_end)
-            self._server.request([status_end.fileno(), given, stdout_end, stderr_end], request)
+            self._server.request([status_end.fileno(), their_end, stdout_end, stderr_end], request)
             status.setblocking(False)
             ours.pop_all()  # from here on, the `ScriptProcess` closes them
-            return ScriptProcess(stdout, stderr, status, policy, kept)
+            return ScriptProcess(stdout, stderr, status, policy, our_end)
 
 
 def _environment() -> dict[str, str]:
@@ -133,8 +133,8 @@ def _environment() -> dict[str, str]:
 def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, *, we_read: bool = True) -> tuple[int, int]:
     """(our end, which never blocks; their end)."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    own, other = (reader, writer) if we_read else (writer, reader)
-    ours.callback(os.close, own)
-    theirs.callback(os.close, other)
-    os.set_blocking(own, False)
-    return own, other
+    our_end, their_end = (reader, writer) if we_read else (writer, reader)
+    ours.callback(os.close, our_end)
+    theirs.callback(os.close, their_end)
+    os.set_blocking(our_end, False)
+    return our_end, their_end

@@ -198,15 +198,15 @@ def _ranges(
     policy: BoxPolicy, column: int, own: int, is_program: bool, asks: bool
 ) -> Iterable[tuple[int, list[_Instruction]]]:
     """(first number, action for it and the following ones), in order, for all numbers."""
-    said = {
+    actions = {
         number: block
         for name, block in _rules(policy, own, is_program, asks)
         if (number := NUMBERS[name][column]) is not None
     }
     for first, last in UNUSED[column]:
-        said |= dict.fromkeys(range(first, last + 1), _unknown())
-    said[LAST + 1] = _unknown()
-    for block, numbers in groupby(range(LAST + 2), lambda number: said.get(number) or _let()):
+        actions |= dict.fromkeys(range(first, last + 1), _unknown())
+    actions[LAST + 1] = _unknown()
+    for block, numbers in groupby(range(LAST + 2), lambda number: actions.get(number) or _let()):
         yield next(numbers), block
 
 

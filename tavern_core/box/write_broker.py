@@ -105,12 +105,12 @@ def is_protected(path: str) -> bool:
 
 def _holds_protected(folder: str) -> bool:
     """Whether something in a folder is protected by its name; True if it has too many entries to check."""
-    left = _MOST_MOVED
+    remaining = _MOST_MOVED
     for _, folders, files in os.walk(folder):
         if any(map(is_protected_name, (*folders, *files))):
             return True
-        left -= len(folders) + len(files)
-        if left < 0:
+        remaining -= len(folders) + len(files)
+        if remaining < 0:
             return True
     return False
 
@@ -141,7 +141,7 @@ class PathChecker:
         if is_in(path, self._granted.own):
             return True
         folded = path.casefold()
-        if any(is_in(folded, kept) or (whole and is_in(kept, folded)) for kept in self._kept):
+        if any(is_in(folded, protected) or (whole and is_in(protected, folded)) for protected in self._kept):
             return False
         return not is_protected(path) and not (whole and _holds_protected(path))
 
