@@ -65,21 +65,21 @@ def in_words(changes: Iterable[WorkflowChange], before: Workflow, after: Workflo
     """The changes as one sentence in each language."""
     names = {node.id: node.display_name or node.id for flow in (before, after) for node in flow.nodes}
     every = list(changes)
-    said = [_said(change, names) for change in every[:_MOST_SAID]]
+    sentences = [_said(change, names) for change in every[:_MOST_SAID]]
     if len(every) > _MOST_SAID:
-        said.append(say(_WORDS["more"], count=len(every) - _MOST_SAID))
-    said = said or [say(_WORDS["none"])]
-    return {"en": "; ".join(said), "zh": "；".join(text_in(text, "zh") for text in said)}
+        sentences.append(say(_WORDS["more"], count=len(every) - _MOST_SAID))
+    sentences = sentences or [say(_WORDS["none"])]
+    return {"en": "; ".join(sentences), "zh": "；".join(text_in(text, "zh") for text in sentences)}
 
 
 def _said(change: WorkflowChange, names: Mapping[str, str]) -> Any:
     if change.kind.startswith("edge"):
         edge = change.before if change.kind == "edge removed" else change.after
-        ends = {
+        end_texts = {
             side: f"{_short(names.get(edge[side], edge[side]))}.{_short(edge.get(f'{side}Handle') or '?')}"
             for side in ("source", "target")
         }
-        return say(_WORDS[change.kind], **ends)
+        return say(_WORDS[change.kind], **end_texts)
     if change.kind == "workflow changed":
         return say(_WORDS[change.kind], key=_short(change.key))
     name = say(_NAME, name=_short(change.name), type=_short(change.type))

@@ -133,8 +133,8 @@ def group_workflow_id(node: WorkflowNode, workflow: Workflow, library: Library) 
     """
     reference = reference_of(node)
     plugin, dot, _ = workflow.id.rpartition(".")
-    own = f"{plugin}.{reference}"
-    return own if reference and dot and own in library.workflow_ids() else reference
+    plugin_workflow = f"{plugin}.{reference}"
+    return plugin_workflow if reference and dot and plugin_workflow in library.workflow_ids() else reference
 
 
 class _InnerWorkflows:

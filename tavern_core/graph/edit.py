@@ -200,9 +200,9 @@ class WorkflowEditor:
         try:
             changed = self._read(draft.data, self.workflow.id)
         except WorkflowInvalid as error:
-            said = error.details.get("problems") or ({"message": error.message},)
+            problems = error.details.get("problems") or ({"message": error.message},)
             raise UsageError(
-                f"cannot {what}: {said[0]['message']}", hint=error.hint or "give text of 1 to 200 characters"
+                f"cannot {what}: {problems[0]['message']}", hint=error.hint or "give text of 1 to 200 characters"
             ) from None
         if self._check is not None:
             found = self._check(changed)
@@ -280,12 +280,14 @@ class _WorkflowDraft:
 
     def drop_edges(self, drop: Callable[[Mapping[str, Any]], bool]) -> None:
         """Remove edges, also from the `inputConnectionOrders` of nodes."""
-        gone = {edge.get("id") for edge in self.data["edges"] if drop(edge)}
+        dropped = {edge.get("id") for edge in self.data["edges"] if drop(edge)}
         self.data["edges"] = [edge for edge in self.data["edges"] if not drop(edge)]
         for node in self.data["nodes"]:
             orders = node.get("inputConnectionOrders")
             if isinstance(orders, dict):
-                node["inputConnectionOrders"] = {key: [e for e in ids if e not in gone] for key, ids in orders.items()}
+                node["inputConnectionOrders"] = {
+                    key: [e for e in ids if e not in dropped] for key, ids in orders.items()
+                }
         self._read_edges()
 
     def rename(self, node: str, new: str) -> None:

@@ -43,7 +43,7 @@ def layout_with_sizes(workflow: Workflow, *, keep: bool = True) -> tuple[dict[st
     """`layout`, and node id → (width, height): as written, else estimated; a group without a written size holds its nodes."""
     ids = list(dict.fromkeys(node.id for node in workflow.nodes))
     parents = _parents(workflow, set(ids))
-    sizes, given = sizes_of(workflow), _written_sizes(workflow)
+    sizes, written = sizes_of(workflow), _written_sizes(workflow)
     fixed = _fixed(workflow) if keep else {}
     members: dict[str, list[str]] = {}
     for name in ids:
@@ -57,7 +57,7 @@ def layout_with_sizes(workflow: Workflow, *, keep: bool = True) -> tuple[dict[st
         found = _placed(inside, edges.get(parent, []), sizes, {name: fixed[name] for name in inside if name in fixed})
         if parent and not fixed.keys() & set(inside):
             found = {name: (x + _PADDING, y + _PADDING) for name, (x, y) in found.items()}
-        if parent and parent not in given:
+        if parent and parent not in written:
             right = max(found[name][0] + sizes[name][0] for name in inside)
             bottom = max(found[name][1] + sizes[name][1] for name in inside)
             sizes[parent] = max(sizes[parent][0], right + _PADDING), max(sizes[parent][1], bottom + _PADDING)
@@ -71,9 +71,9 @@ def sizes_of(workflow: Workflow) -> dict[str, Size]:
     for edge in workflow.edges:
         if edge.target in slots:
             slots[edge.target].add(str(edge.target_handle))
-    given = _written_sizes(workflow)
+    written = _written_sizes(workflow)
     return {
-        name: given.get(name) or (WIDTH, HEIGHT + _SLOT * min(max(len(found) - 2, 0), 40))
+        name: written.get(name) or (WIDTH, HEIGHT + _SLOT * min(max(len(found) - 2, 0), 40))
         for name, found in slots.items()
     }
 
@@ -165,19 +165,19 @@ def _placed(
     for name, at in fixed.items():
         room.add((*at, *sizes[name]))
     among = {name: list[str]() for name in free}
-    beside: dict[str, list[tuple[str, bool]]] = {}
+    attached: dict[str, list[tuple[str, bool]]] = {}
     for source, target in edges:
         if source in among and target in among:
             among[source].append(target)
         elif source in among:
-            beside.setdefault(source, []).append((target, False))
+            attached.setdefault(source, []).append((target, False))
         elif target in among:
-            beside.setdefault(target, []).append((source, True))
+            attached.setdefault(target, []).append((source, True))
     blocks = _blocks(among)
-    lonely = [block[0] for block in blocks if len(block) == 1 and block[0] not in beside]
-    for block in [block for block in blocks if len(block) > 1 or block[0] in beside] + ([lonely] if lonely else []):
+    lonely = [block[0] for block in blocks if len(block) == 1 and block[0] not in attached]
+    for block in [block for block in blocks if len(block) > 1 or block[0] in attached] + ([lonely] if lonely else []):
         inside = _grid(block, sizes) if block is lonely else _layered(block, among, sizes)
-        wanted = _wanted(block, inside, beside, places, sizes)
+        wanted = _wanted(block, inside, attached, places, sizes)
         box = bounding_box([(*inside[name], *sizes[name]) for name in block])
         if wanted is None:
             left, _, _, bottom = room.bounds
@@ -197,25 +197,25 @@ def _blocks(among: Mapping[str, Sequence[str]]) -> list[list[str]]:
         for target in targets:
             linked[source].append(target)
             linked[target].append(source)
-    seen: set[str] = set()
+    visited: set[str] = set()
     found: list[list[str]] = []
     number = {name: at for at, name in enumerate(among)}
     for start in among:
-        if start in seen:
+        if start in visited:
             continue
-        seen.add(start)
+        visited.add(start)
         part = [start]
         for name in part:  # grows while it is read
             for other in linked[name]:
-                if other not in seen:
-                    seen.add(other)
+                if other not in visited:
+                    visited.add(other)
                     part.append(other)
         found.append(sorted(part, key=number.__getitem__))
     return found
 
 
 def _wanted(
-    block: Sequence[str], inside: Mapping[str, Point], beside: Mapping[str, Sequence[tuple[str, bool]]],
+    block: Sequence[str], inside: Mapping[str, Point], attached: Mapping[str, Sequence[tuple[str, bool]]],
     places: Mapping[str, Point], sizes: Mapping[str, Size],
 ) -> Point | None:  # fmt: skip
     """The origin of a block that puts its nodes beside their fixed neighbours; None: it has none."""
@@ -223,7 +223,7 @@ def _wanted(
     rights: list[float] = []
     middles: list[float] = []
     for name in block:
-        for other, is_before in beside.get(name, ()):
+        for other, is_before in attached.get(name, ()):
             (x, y), (width, height) = places[other], sizes[other]
             middles.append(y + height / 2 - inside[name][1] - sizes[name][1] / 2)
             if is_before:
@@ -300,9 +300,12 @@ def _ordered(
     for layer in layers:
         settle(layer)
     for _ in range(_SWEEPS):
-        for beside, row in ((before, layers), (after, layers[::-1])):
+        for neighbours, row in ((before, layers), (after, layers[::-1])):
             for layer in row:
-                means = {n: sum(place[o] for o in beside[n]) / len(beside[n]) if beside[n] else place[n] for n in layer}
+                means = {
+                    n: sum(place[o] for o in neighbours[n]) / len(neighbours[n]) if neighbours[n] else place[n]
+                    for n in layer
+                }
                 layer.sort(key=means.__getitem__)
                 settle(layer)
     return layers
@@ -319,12 +322,12 @@ def _heights(
     middle = [0.0] * len(heights)
 
     def stack(layer: Sequence[int], wanted: Mapping[int, float]) -> None:
-        bottom, off = -_FARTHEST, 0.0
+        bottom, offset = -_FARTHEST, 0.0
         for node in layer:
             y[node] = max(wanted[node] - heights[node] / 2, bottom)
             bottom = y[node] + heights[node] + _GAP[1]
-            off += y[node] + heights[node] / 2 - wanted[node]
-        shift = off / len(layer)
+            offset += y[node] + heights[node] / 2 - wanted[node]
+        shift = offset / len(layer)
         for node in layer:
             y[node] -= shift
             middle[node] = y[node] + heights[node] / 2
@@ -332,10 +335,11 @@ def _heights(
     for layer in layers:
         stack(layer, dict.fromkeys(layer, 0.0))
     for _ in range(_SWEEPS):
-        for beside, row in ((before, layers), (after, layers[::-1])):
+        for neighbours, row in ((before, layers), (after, layers[::-1])):
             for layer in row:
                 means = {
-                    n: sum(middle[o] for o in beside[n]) / len(beside[n]) if beside[n] else middle[n] for n in layer
+                    n: sum(middle[o] for o in neighbours[n]) / len(neighbours[n]) if neighbours[n] else middle[n]
+                    for n in layer
                 }
                 stack(layer, means)
     top = min(y)

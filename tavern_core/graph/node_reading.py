@@ -87,8 +87,8 @@ class NodeReader:
         if spec is None:
             placed.is_open = True
             return placed
-        own = {key: value for key, value in node.config_values.items() if key != EXEC_KEY}
-        placed.config = {**spec.config_values, **own} if spec.config_values or own else {}
+        config_values = {key: value for key, value in node.config_values.items() if key != EXEC_KEY}
+        placed.config = {**spec.config_values, **config_values} if spec.config_values or config_values else {}
         placed.mode = spec.mode_of(placed.config)
         self._choices(placed, spec, inner)
         self._slots(placed, spec, inner)
@@ -111,13 +111,15 @@ class NodeReader:
         if inner is not None and placed.kind == "loop":
             named["until"] = inner.interface_outputs
         for key, known in named.items():
-            given = placed.config.get(key)
-            if given is None or given == "" or (isinstance(given, str) and given in known):
+            choice = placed.config.get(key)
+            if choice is None or choice == "" or (isinstance(choice, str) and choice in known):
                 continue
-            if not isinstance(given, str) and placed.kind != "node":
+            if not isinstance(choice, str) and placed.kind != "node":
                 continue  # the schema of the configuration says so
-            near = self._report.near(given, known) if isinstance(given, str) else ()
-            text = f"configuration of {placed.node.id!r} ({spec.type}): {key} names {given!r:.80}, which does not exist"
+            near = self._report.near(choice, known) if isinstance(choice, str) else ()
+            text = (
+                f"configuration of {placed.node.id!r} ({spec.type}): {key} names {choice!r:.80}, which does not exist"
+            )
             hint = suggestion(near) or (f"one of {', '.join(map(repr, list(known)[:10]))}" if known else "leave it out")
             self._say("BAD_CONFIG", text, placed.node, hint=hint, near=near)
 
@@ -146,23 +148,23 @@ class NodeReader:
 
     def _declared(self, node: WorkflowNode, side: str) -> dict[str, Slot]:
         """The node's own slots."""
-        given = node.data.get(side)
+        written = node.data.get(side)
         found: dict[str, Slot] = {}
-        if not isinstance(given, Mapping):
+        if not isinstance(written, Mapping):
             return found
-        for key, data in given.items():
+        for key, data in written.items():
             if isinstance(data, Mapping):
                 found[str(key)] = slot_from_json(str(key), data)
         return found
 
     def _exec(self, node: WorkflowNode) -> NodeExec:
-        given = node.config_values.get(EXEC_KEY)
-        if given is None:
+        written = node.config_values.get(EXEC_KEY)
+        if written is None:
             return _NO_EXEC
         try:
-            return NodeExec.model_validate(given)
+            return NodeExec.model_validate(written)
         except ValidationError as error:
-            for each in explain(error, given, NodeExec):
+            for each in explain(error, written, NodeExec):
                 place = ".".join(map(str, (EXEC_KEY, *each.path)))
                 self._say("BAD_EXEC", f"{place} of {node.id!r}: {each.message}", node, hint=each.hint)
             return _NO_EXEC

@@ -34,25 +34,25 @@ def topological(after: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 def circles(after: Sequence[Sequence[int]], stuck: Sequence[int]) -> list[list[int]]:
     """One cycle per strongly connected part of the `stuck` nodes of `topological`: ``[a, b, c]`` for a → b → c → a."""
-    left = set(stuck)
+    unordered = set(stuck)
     before: dict[int, list[int]] = {node: [] for node in stuck}
     for node in stuck:
         for target in after[node]:
-            if target in left:
+            if target in unordered:
                 before[target].append(node)
     found: list[list[int]] = []
     settled: set[int] = set()
     for start in stuck:
         # Walking backwards from a stuck node never ends at a ready one, so it returns to itself.
-        seen: dict[int, int] = {}
+        positions: dict[int, int] = {}
         path: list[int] = []
         node = start
-        while node not in seen and node not in settled:
-            seen[node] = len(path)
+        while node not in positions and node not in settled:
+            positions[node] = len(path)
             path.append(node)
             node = before[node][0]
         if node not in settled:
-            circle = path[seen[node] :][::-1]
+            circle = path[positions[node] :][::-1]
             at = circle.index(min(circle))
             found.append(circle[at:] + circle[:at])
         settled.update(path)

@@ -82,9 +82,9 @@ def apply_patch(workflow: Workflow, patch: Any) -> PatchedWorkflow:
             raise PatchRefused(*(_on_rev(problem, workflow) for problem in refused.problems)) from None
         if operation.op != "test":
             _note(operation, touched, removed)
-    shown, gone = _without_edges_of(shown, removed, touched, names)
+    shown, removed_edges = _without_edges_of(shown, removed, touched, names)
     raw = _cleaned(merge_projection(workflow, shown, copied), workflow, shown, removed)
-    return PatchedWorkflow(_built(workflow, raw, touched), names, gone, touched)
+    return PatchedWorkflow(_built(workflow, raw, touched), names, removed_edges, touched)
 
 
 def _note(operation: Operation, touched: dict[tuple[str, str], list[Operation]], removed: dict[str, int]) -> None:
@@ -131,17 +131,17 @@ def _without_edges_of(
         for id_, edge in edges.items()
         if id_ not in odd and (edge["source"] in removed or edge["target"] in removed)
     ]
-    gone: list[RemovedEdge] = []
+    removed_edges: list[RemovedEdge] = []
     for id_, edge in hit:
         node = edge["source"] if edge["source"] in removed else edge["target"]
         last = touched.get(("edges", id_))
         if last and last[-1].at > removed[node]:
             continue  # a dangling edge, which the check reports
-        gone.append(
+        removed_edges.append(
             RemovedEdge(id_, edge["source"], edge["target"], edge.get("sourceHandle"), edge.get("targetHandle"), node)
         )
         del edges[id_]
-    return shown, tuple(edge for edge in gone if edge.id not in names.edges)
+    return shown, tuple(edge for edge in removed_edges if edge.id not in names.edges)
 
 
 def _has_ends(edge: Any) -> bool:
@@ -155,23 +155,25 @@ def _cleaned(
     lost = [edge.id for edge in workflow.edges if edge.id not in shown["edges"]]
     if not lost and not removed:
         return raw
-    gone = set(lost)
+    removed_ids = set(lost)
     places = {node.id: node.position or {} for node in workflow.nodes if node.id in removed}
     raw["nodes"] = [
-        _without(node, gone, removed, places) if "parentNode" in node or "inputConnectionOrders" in node else node
+        _without(node, removed_ids, removed, places)
+        if "parentNode" in node or "inputConnectionOrders" in node
+        else node
         for node in raw["nodes"]
     ]
     return raw
 
 
 def _without(
-    node: dict[str, Any], gone: set[str], removed: Mapping[str, int], places: Mapping[str, Mapping[str, Any]]
+    node: dict[str, Any], removed_ids: set[str], removed: Mapping[str, int], places: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     orders, parent = node.get("inputConnectionOrders"), node.get("parentNode")
-    if isinstance(orders, dict) and any(edge in gone for ids in orders.values() for edge in ids):
+    if isinstance(orders, dict) and any(edge in removed_ids for ids in orders.values() for edge in ids):
         node = {
             **node,
-            "inputConnectionOrders": {key: [e for e in ids if e not in gone] for key, ids in orders.items()},
+            "inputConnectionOrders": {key: [e for e in ids if e not in removed_ids] for key, ids in orders.items()},
         }
     if isinstance(parent, str) and parent in removed:
         node = {key: value for key, value in node.items() if key != "parentNode"}
@@ -224,10 +226,10 @@ def _interface(
         return {}
     found = {}
     for name, slot in slots.items():
-        own = touched.get((key, name)) or every
+        operations = touched.get((key, name)) or every
         if not 1 <= len(name) <= 200:
-            problems.append(_misshapen(own, f"/{key}/{name[:20]}", "a key has 1 to 200 characters"))
-        found[name] = _read(InterfaceSlot, slot, exact_pointer((key, name)), own, problems)
+            problems.append(_misshapen(operations, f"/{key}/{name[:20]}", "a key has 1 to 200 characters"))
+        found[name] = _read(InterfaceSlot, slot, exact_pointer((key, name)), operations, problems)
     return found
 
 

@@ -16,12 +16,12 @@ from tavern_core.model.workflow import Workflow
 
 def problems_of_patch(problems: Iterable[FlowProblem], done: PatchedWorkflow) -> Iterator[PatchProblem]:
     """Problems of the compiled result in the words of the patch: its localIds are the ids of the result."""
-    ends = _by_target(done)
+    by_target = _by_target(done)
     sources = {edge.id: edge.source for edge in done.workflow.edges}
     for each in problems:
         if each.code == "CYCLE" and (edge := _newest_edge(done.workflow, each.node)):
             each = replace(each, edge=edge, hint=f"{each.hint}, such as {edge!r}")
-        place, operation = _place(each, done, ends, sources)
+        place, operation = _place(each, done, by_target, sources)
         fix = done.names.advice(each.node) if each.code == "DANGLING_EDGE" else ""
         yield PatchProblem(
             each.code, each.message, each.node, each.slot, each.edge, fix or each.hint, each.nearest, each.severity,
@@ -53,7 +53,7 @@ def _by_target(done: PatchedWorkflow) -> dict[str, list[Operation]]:
 
 
 def _place(
-    each: FlowProblem, done: PatchedWorkflow, ends: Mapping[str, Sequence[Operation]], sources: Mapping[str, str]
+    each: FlowProblem, done: PatchedWorkflow, by_target: Mapping[str, Sequence[Operation]], sources: Mapping[str, str]
 ) -> tuple[PointerParts, Operation | None]:
     touched = done.touched
     if each.edge:
@@ -71,7 +71,7 @@ def _place(
         parts = ("nodes", node, "type")
     elif each.code in ("BAD_CONFIG", "BAD_EXEC"):
         parts = ("nodes", node, "configValues")
-    return parts, _last(parts, touched.get(("nodes", node)) or ends.get(node) or ())
+    return parts, _last(parts, touched.get(("nodes", node)) or by_target.get(node) or ())
 
 
 def _last(parts: PointerParts, operations: Sequence[Operation]) -> Operation | None:

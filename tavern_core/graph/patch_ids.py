@@ -41,14 +41,14 @@ def with_ids(done: PatchedWorkflow, seed: int | None = None) -> tuple[Workflow, 
 def _ids(items: Iterable[Any], new: Iterable[str], drawn: random.Random) -> dict[str, str]:
     made = {item.id: item for item in items}
     found: dict[str, str] = {}
-    taken = set(made)
+    used_ids = set(made)
     for key in new:
         if (item := made.get(key)) is None:
             continue  # it was removed again
         stem = (split_id(item.type)[1].lower() or "node")[:40] if isinstance(item, WorkflowNode) else "edge"
-        while (name := f"{stem}-{''.join(drawn.choices(_LETTERS, k=8))}") in taken:
+        while (name := f"{stem}-{''.join(drawn.choices(_LETTERS, k=8))}") in used_ids:
             pass
-        taken.add(name)
+        used_ids.add(name)
         found[key] = name
     return found
 
@@ -57,13 +57,13 @@ def _renamed(
     item: dict[str, Any],
     made: Any,
     model: Any,
-    own: Mapping[str, str],
+    final_ids: Mapping[str, str],
     nodes: Mapping[str, str],
     edges: Mapping[str, str],
 ) -> tuple[dict[str, Any], Any]:
     """An element with its final id, and with those of the elements that it names; only a patch can have written the others."""
     new: dict[str, Any] = {}
-    for key, table in (("id", own), *((name, nodes) for name in ("source", "target", "parentNode"))):
+    for key, table in (("id", final_ids), *((name, nodes) for name in ("source", "target", "parentNode"))):
         value = item.get(key)
         if isinstance(value, str) and value in table:
             new[key] = table[value]

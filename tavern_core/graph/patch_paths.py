@@ -117,12 +117,12 @@ class _PatchReader:
             raise _refused(
                 "BAD_SHAPE", f"only a {_WHAT[section]} can be copied here", operation, f"from: /{section}/<id>"
             )
-        given = operation.value.get("localId") if isinstance(operation.value, dict) else None
+        local_id = operation.value.get("localId") if isinstance(operation.value, dict) else None
         is_place = key == "-" or (self._is_by_place and key.isdecimal() and key not in self._ids[section])
         if is_place:
-            key = f"op {operation.at}" if given is None else given
-        self._judge_local_id(operation, section, key, given, is_place)
-        if not is_place or given is not None:
+            key = f"op {operation.at}" if local_id is None else local_id
+        self._judge_local_id(operation, section, key, local_id, is_place)
+        if not is_place or local_id is not None:
             self.names.written.add(key)
         self.names.of(section)[key] = operation.at
         value = operation.value
@@ -132,14 +132,14 @@ class _PatchReader:
             value = self._value(operation, section, key)
         return replace(operation, path=(section, key), source=source, value=value)
 
-    def _judge_local_id(self, operation: Operation, section: str, key: Any, given: Any, is_place: bool) -> None:
+    def _judge_local_id(self, operation: Operation, section: str, key: Any, local_id: Any, is_place: bool) -> None:
         what = _WHAT[section]
-        for name in (key, given):
+        for name in (key, local_id):
             if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= 100 or "/" in name):
                 text = f"the localId of a {what} is text of 1 to 100 characters without a slash, got {name!r:.120}"
                 raise _refused("BAD_LOCAL_ID", text, operation, f'for example "{what}1"')
-        if not is_place and given is not None and given != key:
-            text = f"the new {what} is called {key!r} in the path and {given!r} in `localId`"
+        if not is_place and local_id is not None and local_id != key:
+            text = f"the new {what} is called {key!r} in the path and {local_id!r} in `localId`"
             raise _refused("LOCAL_ID_MISMATCH", text, operation, "use one name, or leave `localId` out")
         if key in self._ids[section]:
             fix = f"choose another localId; to change the {what}, replace its parts: {exact_pointer((section, key))}/…"

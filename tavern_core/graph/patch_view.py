@@ -139,12 +139,12 @@ def _node_back(old: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, An
     hidden = {key: value for key, value in old.items() if key not in NODE_KEYS}
     if old.get("type") not in (None, shown.get("type")):
         hidden.pop("typeVersion", None)  # it counts the versions of the other type
-    kept = {
+    hidden_members = {
         key: value
         for key, value in shown.items()
         if key in old or key not in _SHOWN_ALWAYS or value != _SHOWN_ALWAYS[key]
     }
-    return {"id": old["id"], **kept, **{key: value for key, value in hidden.items() if key != "id"}}
+    return {"id": old["id"], **hidden_members, **{key: value for key, value in hidden.items() if key != "id"}}
 
 
 def _edge_back(old: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:

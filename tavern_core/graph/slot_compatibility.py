@@ -37,11 +37,16 @@ def mismatch(source: Slot, target: Slot) -> tuple[MismatchCode, str] | None:
         )
     if not types_fit(source.type, target.type):
         return "TYPE_MISMATCH", f"{source.key!r} gives {source.type}, {target.key!r} takes {target.type}"
-    ours, theirs = set(source.categories), set(target.categories)
-    if ours and theirs and not ours & theirs and _MATCHES_ALL not in ours | theirs:
+    source_names, target_names = set(source.categories), set(target.categories)
+    if (
+        source_names
+        and target_names
+        and not source_names & target_names
+        and _MATCHES_ALL not in source_names | target_names
+    ):
         return (
             "TYPE_MISMATCH",
-            f"{source.key!r} gives {', '.join(sorted(ours))}, {target.key!r} takes {', '.join(sorted(theirs))}",
+            f"{source.key!r} gives {', '.join(sorted(source_names))}, {target.key!r} takes {', '.join(sorted(target_names))}",
         )
     return None
 

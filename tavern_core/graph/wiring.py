@@ -60,13 +60,13 @@ class Wiring:
         ]
 
     def _read_edges(self) -> None:
-        seen: set[str] = set()
+        ids: set[str] = set()
         for edge in self._workflow.edges:
-            if edge.id in seen:
+            if edge.id in ids:
                 self._say(
                     "DUPLICATE_EDGE", f"two edges have the id {edge.id!r}", edge, hint="give one of them another id"
                 )
-            seen.add(edge.id)
+            ids.add(edge.id)
             self._read_edge(edge)
 
     def _read_edge(self, edge: WorkflowEdge) -> None:
@@ -209,23 +209,23 @@ class Wiring:
                 )
         if not self._workflow.interface_outputs:
             return
-        ends = [placed.node.id for placed in self._all.values() if placed.node.type == GROUP_OUTPUT]
-        if not ends:
+        output_nodes = [placed.node.id for placed in self._all.values() if placed.node.type == GROUP_OUTPUT]
+        if not output_nodes:
             text = "the workflow has interfaceOutputs and no core:GroupOutput node gives them"
             self._report.add(FlowProblem("INTERFACE", text, hint="add a core:GroupOutput node"))
             return
-        given: dict[str, str] = {}
-        for end in ends:
+        edge_by_output: dict[str, str] = {}
+        for end in output_nodes:
             for key, edges in self._fed.get(end, {}).items():
-                if key in given:
-                    text = f"output {key!r} of the workflow is given by {given[key]!r} and by {end!r}"
+                if key in edge_by_output:
+                    text = f"output {key!r} of the workflow is given by {edge_by_output[key]!r} and by {end!r}"
                     self._say("DUPLICATE_OUTPUT", text, edges[0][0], end, key, "leave one of the edges out")
-                given.setdefault(key, end)
-        sent = {key for node, key in self._missed if node in ends} | {
-            key for end in ends for key in self._all[end].values
+                edge_by_output.setdefault(key, end)
+        sent = {key for node, key in self._missed if node in output_nodes} | {
+            key for end in output_nodes for key in self._all[end].values
         }
         for key, out in self._workflow.interface_outputs.items():
-            if key not in given and key not in sent and not out.required:
+            if key not in edge_by_output and key not in sent and not out.required:
                 text = f"no edge gives output {key!r} of the workflow"
                 self._report.add(
                     FlowProblem(
