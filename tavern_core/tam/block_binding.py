@@ -47,41 +47,41 @@ class BlockBinding(FieldPlacing):
         if not self._steps:
             return []
         modifiers = self._place_fields(rest)
-        for modifier, given in sorted(modifiers, key=lambda pair: pair[0].kind != "common"):
-            self._apply(modifier, given)
+        for modifier, field in sorted(modifiers, key=lambda pair: pair[0].kind != "common"):
+            self._apply(modifier, field)
         self._check_tails()
         return [self._call(step) for _, step in sorted(self._steps.items())]
 
     def _read_commands(self) -> list[Field]:
         """Find the steps and their tools; the rest are parameters and modifiers. No steps: the block cannot be bound."""
-        keyed = [(command_number(given.key), given) for given in self._block.fields]
-        single = [given for number, given in keyed if number == "single"]
-        numbered = [(number, given) for number, given in keyed if isinstance(number, int)]
+        keyed = [(command_number(field.key), field) for field in self._block.fields]
+        single = [field for number, field in keyed if number == "single"]
+        numbered = [(number, field) for number, field in keyed if isinstance(number, int)]
         if single and numbered:
             tool = self._tools.tool(single[0].value.strip())
-            if tool and all(given.key in tool.parameters.names for _, given in numbered):
+            if tool and all(field.key in tool.parameters.names for _, field in numbered):
                 numbered = []  # parameters that happen to be called command2
             else:
-                names = ", ".join(given.key for _, given in numbered[:5])
+                names = ", ".join(field.key for _, field in numbered[:5])
                 self._report("mixed_command_forms", say(WORDS["mixed_commands"], names=names), at=single[0])
                 return []
-        commands = [(1, given) for given in single] or numbered
+        commands = [(1, field) for field in single] or numbered
         self._chain = not single
         if not commands:
             self._report("missing_command", say(WORDS["no_command"], line=self._block.line))
             return []
-        taken = {id(given) for _, given in commands}
-        shared = sum(not given.key[-1:].isdecimal() for given in self._block.fields)
+        command_ids = {id(field) for _, field in commands}
+        shared = sum(not field.key[-1:].isdecimal() for field in self._block.fields)
         if len(commands) * shared > _MOST_PLACES:
             self._report("block_too_large", say(WORDS["too_many_places"], steps=len(commands), shared=shared))
             return []
         self._read_tools(commands)
-        return [given for given in self._block.fields if id(given) not in taken]
+        return [field for field in self._block.fields if id(field) not in command_ids]
 
     def _read_tools(self, commands: list[tuple[int, Field]]) -> None:
         steps: dict[int, StepBinding] = {}
         complete = True
-        for number, given in commands:
+        for number, field in commands:
             if number in steps:
                 self._report(
                     "duplicate_key",
@@ -89,67 +89,67 @@ class BlockBinding(FieldPlacing):
                         WORDS["two_commands"],
                         step=self._named(number),
                         first=steps[number].command.key,
-                        second=given.key,
+                        second=field.key,
                     ),
-                    at=given,
+                    at=field,
                     step=number,
                 )
                 complete = False
                 continue
-            name = given.value.strip()
+            name = field.value.strip()
             tool = self._tools.tool(name) if name else None
             if tool is None:
-                self._report_no_tool(name, given, number)
+                self._report_no_tool(name, field, number)
                 complete = False
                 continue
-            steps[number] = StepBinding(number, tool, given)
+            steps[number] = StepBinding(number, tool, field)
         if complete:
             self._steps = steps
 
-    def _report_no_tool(self, name: str, given: Field, number: int) -> None:
+    def _report_no_tool(self, name: str, field: Field, number: int) -> None:
         if not name:
             self._report(
                 "missing_command",
-                say(WORDS["empty_command"], key=given.key, step=self._named(number)),
-                at=given,
+                say(WORDS["empty_command"], key=field.key, step=self._named(number)),
+                at=field,
                 step=number,
             )
             return
         near = self._tools.nearest(name)
         hint = suggestion(near, WORDS["did_you_mean"]) or say(WORDS["use_list"])
-        self._report("unknown_tool", say(WORDS["no_tool"], name=display_value(name)), hint, at=given, step=number)
+        self._report("unknown_tool", say(WORDS["no_tool"], name=display_value(name)), hint, at=field, step=number)
 
     def _check_tails(self) -> None:
         """Destructive tools do not run with values whose end was guessed."""
         tools = [step.tool.id for step in self._steps.values() if step.tool.destructive]
-        for given in self._block.fields:
-            if tools and not given.closed:
+        for field in self._block.fields:
+            if tools and not field.closed:
                 self._report(
                     "missing_value_end",
-                    say(WORDS["destructive_tail"], key=given.key, tool=tools[0]),
-                    at=given,
+                    say(WORDS["destructive_tail"], key=field.key, tool=tools[0]),
+                    at=field,
                     severity="error",
                 )
 
     def _call(self, step: StepBinding) -> TamCall:
         arguments: dict[str, Any] = {}
         wrong = len(self.problems)
-        for name, given in {**step.shared, **step.own}.items():
+        for name, field in {**step.shared, **step.own}.items():
             if name in step.uris:
                 self._report(
                     "duplicate_key",
-                    say(WORDS["both_give"], first=given.key, second=step.uris[name].key, name=name),
-                    at=given,
+                    say(WORDS["both_give"], first=field.key, second=step.uris[name].key, name=name),
+                    at=field,
                     step=step.number,
                 )
                 continue
-            ok, value = self._argument(step, name, given)
+            ok, value = self._argument(step, name, field)
             if ok:
                 arguments[name] = value
-        for name, given in step.uris.items():
+        for name, field in step.uris.items():
             if not step.tool.parameters.takes(name):
-                self._report_unknown(given, KeyMeaning(name, False), [step])
-            arguments[name] = {"$uri": given.value.strip()}
+                self._report_unknown(field, KeyMeaning(name, False), [step])
+            arguments[name] = {"$uri": field.value.strip()}
         missing = step.tool.parameters.missing({**arguments, **step.shared, **step.own})
         for name in missing:
             if name not in self._suggested:  # a misspelt key has said so already
@@ -166,22 +166,22 @@ class BlockBinding(FieldPlacing):
             self._retry if step.retry is None else step.retry,
         )
 
-    def _argument(self, step: StepBinding, name: str, given: Field) -> tuple[bool, Any]:
+    def _argument(self, step: StepBinding, name: str, field: Field) -> tuple[bool, Any]:
         reader = step.tool.parameters.reader(name)
         if reader is None:
-            self._report_unknown(given, KeyMeaning(name, False), [step])
+            self._report_unknown(field, KeyMeaning(name, False), [step])
             return False, None
         hint = step.hints[name][0] if name in step.hints else ""
-        text = given.value
+        text = field.value
         if not hint and (reference := read_reference(text)):
             if self._references:
-                self._check_reference(step, reference, given)
+                self._check_reference(step, reference, field)
                 return True, reference
             self._report(
                 "invalid_reference",
-                say(WORDS["references_off"], key=given.key),
-                say(WORDS["write_value"], key=given.key),
-                at=given,
+                say(WORDS["references_off"], key=field.key),
+                say(WORDS["write_value"], key=field.key),
+                at=field,
                 step=step.number,
             )
             return False, None
@@ -192,12 +192,12 @@ class BlockBinding(FieldPlacing):
                 "invalid_arguments",
                 say(WORDS["wrong_value"], name=name, step=where, wrong=wrong),
                 say(WORDS["expects"], name=name, tool=step.tool.id, expected=expected(reader)),
-                at=given,
+                at=field,
                 step=step.number,
             )
         return not wrong, value
 
-    def _check_reference(self, step: StepBinding, reference: Reference, given: Field) -> None:
+    def _check_reference(self, step: StepBinding, reference: Reference, field: Field) -> None:
         if reference.step in self._steps and reference.step < step.number and self._chain:
             return
         earlier = [number for number in sorted(self._steps) if number < step.number and self._chain]
@@ -205,11 +205,11 @@ class BlockBinding(FieldPlacing):
             "invalid_reference",
             say(
                 WORDS["no_earlier_step"],
-                key=given.key,
+                key=field.key,
                 step=reference.step,
                 steps=listed(earlier, MOST_STEPS_SHOWN) or say(WORDS["none"]),
             ),
-            at=given,
+            at=field,
             step=step.number,
         )
 
@@ -231,13 +231,13 @@ class BlockBinding(FieldPlacing):
         for found in self._validate(step.tool.id, arguments):
             pointer, message = found if isinstance(found, tuple) else ("", found)
             name = next(iter(split_pointer(pointer)), "")
-            given = step.own.get(name) or step.shared.get(name)
-            reader = step.tool.parameters.reader(name) if given else None
+            field = step.own.get(name) or step.shared.get(name)
+            reader = step.tool.parameters.reader(name) if field else None
             self._report(
                 "invalid_arguments",
                 say(WORDS["at"], path=pointer, what=message) if pointer else message,
                 say(WORDS["expects"], name=name, tool=step.tool.id, expected=expected(reader)) if reader else "",
-                at=given or step.command,
+                at=field or step.command,
                 step=step.number,
             )
 

@@ -86,9 +86,9 @@ class OpenBlock(TextWindow):
         key: str = "",
     ) -> None:
         """Record a problem of the open block, at offset `at` or at `place` (line, column)."""
-        seen = self._seen.get(code, 0)
-        self._seen[code] = seen + 1
-        if seen >= (MOST_ERRORS if PROBLEM_CODES[code].severity == "error" else 1):
+        count = self._seen.get(code, 0)
+        self._seen[code] = count + 1
+        if count >= (MOST_ERRORS if PROBLEM_CODES[code].severity == "error" else 1):
             return
         place = place or (self.count_lines(at), self.column(at))
         problem = problem_of(code, message, hint, block=len(self.blocks) + 1, place=place, key=key)

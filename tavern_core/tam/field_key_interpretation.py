@@ -106,11 +106,11 @@ def place_in_chain(key: str, steps: Mapping[int, BindableTool], kinds: Iterable[
     digits = key[run:]
     splits = _declared_splits(key, digits, steps)
     if len(splits) > 1:
-        whole = [split for split in splits if split[0] == len(digits)]
-        if not (whole and run and key[run - 1] in _SEPARATORS):
+        full_splits = [split for split in splits if split[0] == len(digits)]
+        if not (full_splits and run and key[run - 1] in _SEPARATORS):
             names = tuple(f"{place.meaning.name} of step {place.step}" for _, place in splits)
             return FieldTarget(SHARED, KeyMeaning(key, False, names), "ambiguous_key")
-        splits = whole
+        splits = full_splits
     if splits:
         return splits[0][1]
     meanings = [parameters.meaning(key) for parameters in kinds]

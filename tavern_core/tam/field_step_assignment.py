@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import field, replace
 from typing import Final
 
 from tavern_core.errors import Severity
@@ -44,10 +44,10 @@ class StepBinding:
     number: int
     tool: BindableTool
     command: Field
-    own: dict[str, Field] = field(default_factory=dict)
-    shared: dict[str, Field] = field(default_factory=dict)
-    hints: dict[str, tuple[str, Field]] = field(default_factory=dict)
-    uris: dict[str, Field] = field(default_factory=dict)
+    own: dict[str, Field] = dataclasses.field(default_factory=dict)
+    shared: dict[str, Field] = dataclasses.field(default_factory=dict)
+    hints: dict[str, tuple[str, Field]] = dataclasses.field(default_factory=dict)
+    uris: dict[str, Field] = dataclasses.field(default_factory=dict)
     on_error: OnError | None = None
     retry: int | None = None
 
@@ -90,7 +90,7 @@ class FieldPlacing:
         place = self._block.place(at.start) if at else (self._block.line, self._block.column)
         step, key = step if self._chain else 0, at.key if at else ""
         problem = problem_of(code, message, hint, block=self._block.number, place=place, key=key, step=step)
-        self.problems.append(problem if severity is None else replace(problem, severity=severity))
+        self.problems.append(problem if severity is None else dataclasses.replace(problem, severity=severity))
 
     def _named(self, number: int) -> str:
         return say(WORDS["the_step"], number=number) if self._chain else say(WORDS["the_block"])
@@ -109,64 +109,64 @@ class FieldPlacing:
 
     def _place_fields(self, rest: list[Field]) -> list[tuple[Modifier, Field]]:
         modifiers: list[tuple[Modifier, Field]] = []
-        for given in rest:
-            place = self._place(given.key)
-            if self._block.dialect == "tam2" and not place.meaning.declared and (modifier := read_modifier(given.key)):
-                modifiers.append((modifier, given))
+        for field in rest:
+            place = self._place(field.key)
+            if self._block.dialect == "tam2" and not place.meaning.declared and (modifier := read_modifier(field.key)):
+                modifiers.append((modifier, field))
             elif place.problem:
-                self._report_place(place, given)
+                self._report_place(place, field)
             else:
-                self._give(place, given)
+                self._give(place, field)
         return modifiers
 
     def _is_full(self, code: str) -> bool:
         """Whether enough problems of this code were found."""
         return self._seen.get(code, 0) >= MOST_ERRORS
 
-    def _report_place(self, place: FieldTarget, given: Field) -> None:
+    def _report_place(self, place: FieldTarget, field: Field) -> None:
         if self._is_full(place.problem):
             return
         if place.problem == "orphan_parameter":
             steps = listed(sorted(self._steps), MOST_STEPS_SHOWN)
             self._report(
                 "orphan_parameter",
-                say(WORDS["orphan"], key=given.key, step=place.step, steps=steps),
+                say(WORDS["orphan"], key=field.key, step=place.step, steps=steps),
                 say(WORDS["renumber"], step=place.step, steps=steps),
-                at=given,
+                at=field,
             )
             return
         names = joined(WORDS["both"], map(repr, place.meaning.ambiguous))
-        self._report("ambiguous_key", say(WORDS["could_mean"], key=given.key, names=names), at=given)
+        self._report("ambiguous_key", say(WORDS["could_mean"], key=field.key, names=names), at=field)
 
-    def _give(self, place: FieldTarget, given: Field) -> None:
+    def _give(self, place: FieldTarget, field: Field) -> None:
         """Pass a field to its step, or to every step that accepts it."""
         if place.step is not SHARED:
             step = self._steps[place.step]
-            self._put(step.own, place.meaning.name, given, step)
+            self._put(step.own, place.meaning.name, field, step)
             return
-        takers = [(step, step.tool.parameters.meaning(given.key)) for step in self._steps.values()]
+        takers = [(step, step.tool.parameters.meaning(field.key)) for step in self._steps.values()]
         chosen = [(step, meaning) for step, meaning in takers if meaning.declared]
-        chosen = chosen or [(step, meaning) for step, meaning in takers if step.tool.parameters.takes(given.key)]
+        chosen = chosen or [(step, meaning) for step, meaning in takers if step.tool.parameters.takes(field.key)]
         if not chosen:
-            self._report_unknown(given, KeyMeaning(given.key, False), list(self._steps.values()))
+            self._report_unknown(field, KeyMeaning(field.key, False), list(self._steps.values()))
         for step, meaning in chosen:
-            self._put(step.shared, meaning.name, given, step)
+            self._put(step.shared, meaning.name, field, step)
 
-    def _put(self, fields: dict[str, Field], name: str, given: Field, step: StepBinding) -> None:
+    def _put(self, fields: dict[str, Field], name: str, field: Field, step: StepBinding) -> None:
         if name in fields:
-            if (name, id(given)) not in self._given:
-                self._given.add((name, id(given)))
+            if (name, id(field)) not in self._given:
+                self._given.add((name, id(field)))
                 where = say(WORDS["of_step"], number=step.number) if self._chain else ""
                 self._report(
                     "duplicate_key",
-                    say(WORDS["both_mean"], first=fields[name].key, second=given.key, name=name, step=where),
-                    at=given,
+                    say(WORDS["both_mean"], first=fields[name].key, second=field.key, name=name, step=where),
+                    at=field,
                     step=step.number,
                 )
             return
-        fields[name] = given
+        fields[name] = field
 
-    def _report_unknown(self, given: Field, meaning: KeyMeaning, steps: list[StepBinding]) -> None:
+    def _report_unknown(self, field: Field, meaning: KeyMeaning, steps: list[StepBinding]) -> None:
         if self._is_full("invalid_arguments"):
             return
         names = [name for step in steps for name in step.tool.parameters.names]
@@ -179,24 +179,24 @@ class FieldPlacing:
         )
         self._report(
             "invalid_arguments",
-            say(WORDS["no_parameter"], tools=tools, key=given.key),
+            say(WORDS["no_parameter"], tools=tools, key=field.key),
             hint,
-            at=given,
+            at=field,
             step=steps[0].number,
         )
 
-    def _apply(self, modifier: Modifier, given: Field) -> None:
+    def _apply(self, modifier: Modifier, field: Field) -> None:
         match modifier.kind:
             case "comment":
                 return
             case "request_id":
-                self._apply_request_id(given)
+                self._apply_request_id(field)
             case "on_error" | "retry":
-                self._apply_to_step(modifier, given)
+                self._apply_to_step(modifier, field)
             case "common":
-                self._apply_common(modifier.of, given)
+                self._apply_common(modifier.of, field)
             case _:
-                self._apply_to_parameter(modifier, given)
+                self._apply_to_parameter(modifier, field)
 
     def _once(self, what: tuple[object, ...], given: Field) -> bool:
         if what in self._given:
@@ -205,30 +205,30 @@ class FieldPlacing:
         self._given.add(what)
         return True
 
-    def _apply_request_id(self, given: Field) -> None:
-        value = given.value.strip()
+    def _apply_request_id(self, field: Field) -> None:
+        value = field.value.strip()
         if not value or len(value) > _LONGEST_REQUEST_ID or not value.isprintable():
             self._report(
                 "invalid_modifier",
                 say(WORDS["bad_request_id"], most=_LONGEST_REQUEST_ID, got=display_value(value)),
-                at=given,
+                at=field,
             )
-        elif self._once(("request_id",), given):
+        elif self._once(("request_id",), field):
             self._request_id = value
 
-    def _apply_to_step(self, modifier: Modifier, given: Field) -> None:
+    def _apply_to_step(self, modifier: Modifier, field: Field) -> None:
         number = int(modifier.number) if modifier.number else None
         if number is not None and number not in self._steps:
-            self._report_place(FieldTarget(number, KeyMeaning(given.key, False), "orphan_parameter"), given)
+            self._report_place(FieldTarget(number, KeyMeaning(field.key, False), "orphan_parameter"), field)
             return
-        if not self._once((modifier.kind, number), given):
+        if not self._once((modifier.kind, number), field):
             return
-        value = given.value.strip()
+        value = field.value.strip()
         if modifier.kind == "on_error":
             answer = value.lower()
             if answer not in ("stop", "continue"):
                 self._report(
-                    "invalid_modifier", say(WORDS["bad_on_error"], key=given.key, got=display_value(value)), at=given
+                    "invalid_modifier", say(WORDS["bad_on_error"], key=field.key, got=display_value(value)), at=field
                 )
                 return
             policy: OnError = "continue" if answer == "continue" else "stop"
@@ -240,35 +240,35 @@ class FieldPlacing:
         if not (value.isascii() and value.isdecimal() and len(value) < 6 and int(value) <= MOST_RETRIES):
             self._report(
                 "invalid_modifier",
-                say(WORDS["bad_retry"], key=given.key, most=MOST_RETRIES, got=display_value(value)),
-                at=given,
+                say(WORDS["bad_retry"], key=field.key, most=MOST_RETRIES, got=display_value(value)),
+                at=field,
             )
         elif number is None:
             self._retry = int(value)
         else:
             self._steps[number].retry = int(value)
 
-    def _apply_common(self, key: str, given: Field) -> None:
+    def _apply_common(self, key: str, field: Field) -> None:
         if not self._chain:
             (step,) = self._steps.values()
             meaning = step.tool.parameters.meaning(key)
             if meaning.ambiguous:
-                self._report_place(FieldTarget(SHARED, meaning, "ambiguous_key"), given)
+                self._report_place(FieldTarget(SHARED, meaning, "ambiguous_key"), field)
             else:
-                self._put(step.own, meaning.name, given, step)
+                self._put(step.own, meaning.name, field, step)
             return
-        self._give(FieldTarget(SHARED, KeyMeaning(key, False)), given._replace(key=key))
+        self._give(FieldTarget(SHARED, KeyMeaning(key, False)), field._replace(key=key))
 
-    def _apply_to_parameter(self, modifier: Modifier, given: Field) -> None:
+    def _apply_to_parameter(self, modifier: Modifier, field: Field) -> None:
         place = self._place(modifier.of)
         if place.problem:
-            self._report_place(place, given)
+            self._report_place(place, field)
             return
         steps = list(self._steps.values()) if place.step is SHARED else [self._steps[place.step]]
-        hint = given.value.strip().lower()
+        hint = field.value.strip().lower()
         if modifier.kind == "type_hint" and hint not in _HINTS:
             self._report(
-                "invalid_modifier", say(WORDS["bad_hint"], key=given.key, got=display_value(given.value)), at=given
+                "invalid_modifier", say(WORDS["bad_hint"], key=field.key, got=display_value(field.value)), at=field
             )
             return
         used = False
@@ -277,15 +277,15 @@ class FieldPlacing:
             if modifier.kind == "uri":
                 if place.step is SHARED and len(steps) > 1 and not step.tool.parameters.meaning(modifier.of).declared:
                     continue
-                used = self._once(("uri", step.number, name), given) or used
-                step.uris[name] = given
+                used = self._once(("uri", step.number, name), field) or used
+                step.uris[name] = field
             elif name in step.own or name in step.shared:
-                used = self._once(("type_hint", step.number, name), given) or used
-                step.hints[name] = (hint, given)
+                used = self._once(("type_hint", step.number, name), field) or used
+                step.hints[name] = (hint, field)
         if not used:
             self._report(
                 "orphan_parameter",
-                say(WORDS["about_nothing"], key=given.key, of=modifier.of),
-                say(WORDS["add_or_drop"], key=given.key, of=modifier.of),
-                at=given,
+                say(WORDS["about_nothing"], key=field.key, of=modifier.of),
+                say(WORDS["add_or_drop"], key=field.key, of=modifier.of),
+                at=field,
             )

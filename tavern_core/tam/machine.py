@@ -215,9 +215,9 @@ class Machine(FieldReader):
 
     def _next_fence(self, at: int) -> re.Match[str] | None:
         """The next opening fence, or the end of the text if one may be incomplete there."""
-        known, seen = self._known_fence
+        known, searched_to = self._known_fence
         now = (self.base, len(self.text), self.no_more)
-        if seen == now and (known is None or known.start() >= at):
+        if searched_to == now and (known is None or known.start() >= at):
             return known
         fence = (LAST_FENCE if self.no_more else OPEN_FENCE).search(self.text, at)
         if fence is None and not self.no_more:

@@ -70,12 +70,12 @@ def undelimited(block: Block, tool: Callable[[str], BindableTool | None]) -> lis
         value for _, key, value in lines if _is_command(key)
     ]
     tools = [found for name in named[:_MOST] if (found := tool(name.strip())) is not None]
-    given = {field.key for field in block.fields}
-    steps = {command_number(key) for key in given}
+    keys = {field.key for field in block.fields}
+    steps = {command_number(key) for key in keys}
     meant: list[Undelimited] = []
     for at, key, value in lines:
         name = key if _is_command(key) and command_number(key) not in steps else _declared(key, tools)
-        if name and name not in given:
+        if name and name not in keys:
             meant.append(Undelimited(name, value, *block.place(at)))
     return meant[:_MOST]
 
@@ -103,14 +103,14 @@ def _declared(key: str, tools: list[BindableTool]) -> str:
 
 def _lines(block: Block) -> Iterator[tuple[int, str, str]]:
     """Offset, key and value of each line between the fields that reads like `key: value`."""
-    taken = sorted(
+    spans = sorted(
         [(field.start, field.end) for field in block.fields]
         + [(comment.start, comment.start + len(comment.text)) for comment in block.comments]
     )
     stop = block.start + block.text.rfind("<") if block.closed else block.end
     begin = block.start + block.text.find("\n") + 1 if "\n" in block.text else stop
     gaps = []
-    for start, end in [*taken, (stop, stop)]:
+    for start, end in [*spans, (stop, stop)]:
         if start > begin:
             gaps.append((begin, start))
         line_end = block.text.find("\n", end - block.start)

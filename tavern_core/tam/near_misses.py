@@ -144,13 +144,13 @@ class CallReader:
             if isinstance(value.get(key), list | dict):
                 return self._of_value(value[key], depth - 1)
         name = next((value[key] for key in COMMAND_NAMES if isinstance(value.get(key), str)), "")
-        given = next((value[key] for key in _VALUES if key in value), None)
-        if isinstance(given, str):
-            given = _json_in(given)
+        arguments = next((value[key] for key in _VALUES if key in value), None)
+        if isinstance(arguments, str):
+            arguments = _json_in(arguments)
         return self._call(
             name,
-            given
-            if isinstance(given, Mapping)
+            arguments
+            if isinstance(arguments, Mapping)
             else {k: v for k, v in value.items() if k not in (*COMMAND_NAMES, *_VALUES)},
         )
 
@@ -212,10 +212,10 @@ class _ProsePositions:
     def __init__(self, document: Document) -> None:
         self._prose = document.prose
         self._cuts: list[tuple[int, int, int]] = []  # where the prose had a block, its characters, its line breaks
-        gone = 0
+        removed = 0
         for block in document.blocks:
-            self._cuts.append((block.start - gone, block.end - block.start, block.text.count("\n")))
-            gone += block.end - block.start
+            self._cuts.append((block.start - removed, block.end - block.start, block.text.count("\n")))
+            removed += block.end - block.start
         self._seen, self._line = 0, 1
 
     def of(self, at: int) -> tuple[int, int]:
@@ -238,10 +238,10 @@ class _NearMissSearch:
     def found(self) -> list[_FoundMiss]:
         markers = [m for m in _MARKER.finditer(self._plain) if m.start() not in self._quoted]
         misses = [*self._marked(markers)]
-        taken = _Spans([(miss.at, miss.end) for miss in misses])
-        misses += [miss for miss in self._bare_fields(markers, taken) if miss.at not in taken]
-        taken = _Spans([(miss.at, miss.end) for miss in misses])
-        misses += [miss for miss in self._lone_ends(markers) if miss.at not in taken]
+        reported = _Spans([(miss.at, miss.end) for miss in misses])
+        misses += [miss for miss in self._bare_fields(markers, reported) if miss.at not in reported]
+        reported = _Spans([(miss.at, miss.end) for miss in misses])
+        misses += [miss for miss in self._lone_ends(markers) if miss.at not in reported]
         misses += self._foreign(_Spans([(miss.at, miss.end) for miss in misses]))
         return sorted(misses)[:MOST]
 
@@ -262,12 +262,12 @@ class _NearMissSearch:
                 marker.start(), end, say(WORDS["start_misspelt"], marker=_shown(marker[0])), self._reader.of_body(body)
             )
 
-    def _bare_fields(self, markers: list[re.Match[str]], taken: _Spans) -> Iterator[_FoundMiss]:
+    def _bare_fields(self, markers: list[re.Match[str]], reported: _Spans) -> Iterator[_FoundMiss]:
         """Fields without a start marker."""
         upto, count = -1, 0
         for field in _FIELD.finditer(self._plain):
             at = field.start()
-            if at < upto or at in self._code or at in taken or count == MOST:
+            if at < upto or at in self._code or at in reported or count == MOST:
                 continue
             count += 1
             limit = min(len(self._prose), at + _LONGEST)
@@ -288,7 +288,7 @@ class _NearMissSearch:
                     marker.start(), marker.end(), say(WORDS["never_began"], marker=_shown(marker[0])), NearMiss("", "")
                 )
 
-    def _foreign(self, taken: _Spans) -> Iterator[_FoundMiss]:
+    def _foreign(self, reported: _Spans) -> Iterator[_FoundMiss]:
         """Calls in another notation; only those that name a known tool."""
         looked = 0
         upto = -1
@@ -298,7 +298,7 @@ class _NearMissSearch:
             for m in _first(pattern, self._plain)
         )
         for at, kind, match in starts:
-            if at < upto or at in self._code or at in taken:
+            if at < upto or at in self._code or at in reported:
                 continue
             looked += 1
             if looked > 4 * MOST:

@@ -214,10 +214,10 @@ class BetweenFields(OpenBlock):
 
         The key of a later field cannot reach back far, so earlier text is stray and is not scanned again.
         """
-        far = self.end - REACH
-        if far > self.pos and far >= REACH:  # so large that the window will be shortened (`put_aside`)
-            self._note_stray(far, self.end)
-            self.pos = far
+        reach_start = self.end - REACH
+        if reach_start > self.pos and reach_start >= REACH:  # so large that the window will be shortened (`put_aside`)
+            self._note_stray(reach_start, self.end)
+            self.pos = reach_start
 
     def _begin_note(self, at: int, code: str) -> None:
         """Begin a comment line (no `code`), or a note that is ignored with warning `code`; both end with their line."""

@@ -270,14 +270,14 @@ class TextWindow:
         if sign == "/":
             return None if open_end and at + 1 == end else text.startswith("//", at, end)
         if sign == "<":
-            whole, broken = MARKER, BROKEN_MARKER
+            marker, broken_marker = MARKER, BROKEN_MARKER
         elif sign in "(（":
             return None if open_end and BROKEN_NOTE.match(text, at, end) else False
         else:
-            whole, broken = FIELD, BROKEN_FIELD
-        if whole.match(text, at, end):
+            marker, broken_marker = FIELD, BROKEN_FIELD
+        if marker.match(text, at, end):
             return True
-        return None if open_end and broken.match(text, at, end) else False
+        return None if open_end and broken_marker.match(text, at, end) else False
 
     def reject_tail(self, at: int) -> None:
         """Remember that the tail at `at` has no boundary; its text may be dropped."""
