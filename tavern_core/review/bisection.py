@@ -32,12 +32,12 @@ def find_guilty(
         fails: runs an attempt with exactly these plugins enabled. Never called twice for one set.
         always: enabled in every attempt.
     """
-    kept = with_dependencies(always, depends_on)
-    order = [name for name in dependencies_first(depends_on) if name not in kept]
+    enabled = with_dependencies(always, depends_on)
+    order = [name for name in dependencies_first(depends_on) if name not in enabled]
     tried: dict[frozenset[str], bool] = {}
 
     def bad(plugins: Iterable[str]) -> bool:
-        chosen = frozenset(kept | with_dependencies(plugins, depends_on))
+        chosen = frozenset(enabled | with_dependencies(plugins, depends_on))
         if chosen not in tried:
             tried[chosen] = fails(chosen)
         return tried[chosen]
@@ -45,7 +45,7 @@ def find_guilty(
     if not bad(order):
         return BisectResult((), "it does not fail with all plugins")
     if bad(()):
-        alone = f"with {', '.join(sorted(kept))} alone" if kept else "without any plugin"
+        alone = f"with {', '.join(sorted(enabled))} alone" if enabled else "without any plugin"
         return BisectResult((), f"it fails {alone}, too")
     found: list[str] = []
     while not found or not bad(found):
@@ -85,17 +85,17 @@ def with_dependencies(names: Iterable[str], depends_on: Mapping[str, Iterable[st
 def dependencies_first(depends_on: Mapping[str, Iterable[str]]) -> list[str]:
     """All names, each after its dependencies; among equals by name. A cycle appears where it is found."""
     order: list[str] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     for root in sorted(depends_on):
-        path = [(root, iter(sorted(depends_on[root])))] if root not in seen else []
-        seen.add(root)
+        path = [(root, iter(sorted(depends_on[root])))] if root not in visited else []
+        visited.add(root)
         while path:
             name, needs = path[-1]
-            following = next((n for n in needs if n in depends_on and n not in seen), None)
+            following = next((n for n in needs if n in depends_on and n not in visited), None)
             if following is None:
                 order.append(name)
                 path.pop()
             else:
-                seen.add(following)
+                visited.add(following)
                 path.append((following, iter(sorted(depends_on[following]))))
     return order

@@ -108,9 +108,9 @@ class OfferedScan:
             case ast.Name(id=name):
                 yield from self._meant(where, node, name, where.module, read, step)
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
-                own := self._names.module_behind(where.module, name)
+                module := self._names.module_behind(where.module, name)
             ) is not None:
-                yield from self._meant(where, node, attribute, own, read, step)
+                yield from self._meant(where, node, attribute, module, read, step)
             case ast.Call(func=ast.Name() | ast.Attribute() as func) if isinstance(
                 made := self._of(where, func), Definition
             ) and isinstance(made.node, Function):
@@ -264,14 +264,14 @@ class OfferedScan:
                 return self._text(where, value, node)
         raise NotStaticallyKnown(where.module.file, node, "the mapping has no id that is written out")
 
-    def _text(self, where: _ExpressionScope, node: ast.expr | None, whole: ast.AST) -> str:
+    def _text(self, where: _ExpressionScope, node: ast.expr | None, expression: ast.AST) -> str:
         """A literal text, here or as a constant of the plugin."""
         if isinstance(node, ast.Name) and node.id not in where.local:
             meaning = self._names.find(where.module, node.id)
             node = meaning.node if isinstance(meaning, Definition) and isinstance(meaning.node, ast.expr) else None
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return node.value
-        raise NotStaticallyKnown(where.module.file, whole, "its name is computed")
+        raise NotStaticallyKnown(where.module.file, expression, "its name is computed")
 
     def _refuse(self, where: _ExpressionScope, node: ast.expr, message: str, hint: str) -> None:
         self._findings.append(Finding(_CODE, message, hint, place_of(where.module.file, node)))
@@ -290,9 +290,11 @@ class _ExpressionScope:
 
 def _locals(function: Function) -> dict[str, ast.expr | None]:
     """Local name → its value; None if it has several, or is changed."""
-    given = function.args
-    found: dict[str, ast.expr | None] = {a.arg: None for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
-    found |= {a.arg: None for a in (given.vararg, given.kwarg) if a is not None}
+    arguments = function.args
+    found: dict[str, ast.expr | None] = {
+        a.arg: None for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    }
+    found |= {a.arg: None for a in (arguments.vararg, arguments.kwarg) if a is not None}
     for node in ast.walk(function):
         match node:
             case (

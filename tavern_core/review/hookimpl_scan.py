@@ -158,17 +158,17 @@ def _missing_imports(names: OwnNames) -> Iterator[Finding]:
                 message = f"{written!r} is not a module of the plugin"
                 yield Finding(CODE, message, near or "create it, or correct the import", where)
                 continue
-            own = names.modules.get(imported.module)
+            own_module = names.modules.get(imported.module)
             for alias in node.names:
                 inside = f"{imported.module}.{alias.name}".lstrip(".")
                 if (
                     alias.name == "*"
-                    or own is None
+                    or own_module is None
                     or names.has_module(inside)
-                    or names.find(own, alias.name) != UNDEFINED
+                    or names.find(own_module, alias.name) != UNDEFINED
                 ):
                     continue
-                near = did_you_mean(alias.name, own.bound)
+                near = did_you_mean(alias.name, own_module.bound)
                 message = f"{written!r} has no {alias.name!r}"
                 yield Finding(CODE, message, near or "define it, or correct the import", where)
 
@@ -226,10 +226,10 @@ class _MarkedFunctions:
         options = options_of(mark)
         name = function.name
         if (specname := options.get("specname")) is not None:
-            given = _constant(specname)
-            if not isinstance(given, str):
+            hook_name = _constant(specname)
+            if not isinstance(hook_name, str):
                 return  # computed, so unknown
-            name = given
+            name = hook_name
         self.hooks.append((module, name, function))
         required, optional, variadic = _parameters(function, is_method)
         self._scan.hooks.append(
@@ -270,19 +270,19 @@ def _functions(node: ast.AST, *, in_class: bool) -> Iterator[tuple[Function, boo
 
 def _parameters(function: Function, is_method: bool) -> tuple[tuple[str, ...], tuple[str, ...], str]:
     """Names without default, names with one, and the first parameter that a hook cannot have."""
-    given = function.args
-    names = [a.arg for a in (*given.posonlyargs, *given.args)]
-    count = len(names) - len(given.defaults)
+    arguments = function.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    count = len(names) - len(arguments.defaults)
     required, optional = names[:count], names[count:]
     if is_method:
         required = required[1:]
     variadic = ""
-    if given.vararg is not None:
-        variadic = f"*{given.vararg.arg}"
-    elif given.kwonlyargs:
-        variadic = f"*, {given.kwonlyargs[0].arg}"
-    elif given.kwarg is not None:
-        variadic = f"**{given.kwarg.arg}"
+    if arguments.vararg is not None:
+        variadic = f"*{arguments.vararg.arg}"
+    elif arguments.kwonlyargs:
+        variadic = f"*, {arguments.kwonlyargs[0].arg}"
+    elif arguments.kwarg is not None:
+        variadic = f"**{arguments.kwarg.arg}"
     return tuple(required), tuple(optional), variadic
 
 

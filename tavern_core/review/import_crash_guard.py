@@ -167,11 +167,11 @@ class ImportWatch:
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
         """Prevent other threads and processes from probing the same plugin meanwhile."""
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with suppress(
                 TavernError, OSError
             ):  # the state folder is not writable: then each process probes for itself
-                held.enter_context(locked(self._markers / name, self._seconds + _SPARE_S))
+                stack.enter_context(locked(self._markers / name, self._seconds + _SPARE_S))
             yield
 
     def _left_behind(self, name: str) -> bool:

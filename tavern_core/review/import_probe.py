@@ -64,13 +64,13 @@ class Prober:
                         break
             except Unavailable as error:
                 return ProbeResult("unknown", str(error))
-        said = _object(trial.output) or {}
+        report = _object(trial.output) or {}
         if trial.code is None:
             return ProbeResult("crashed", "importing it ended the process that tries imports")
-        needed = said.get("needed")
+        needed = report.get("needed")
         if isinstance(needed, list) and len(self._needed) < _MOST_NEEDED:
             self._needed.update(dict.fromkeys(name for name in needed if isinstance(name, str)))
-        return _judged(trial, said, what.folder, seconds)
+        return _judged(trial, report, what.folder, seconds)
 
     def collect_later(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the running `loop` reap the process after it ended because it was idle; else it stays as a zombie.
@@ -121,21 +121,21 @@ def _request(what: PluginImport, guarded: bool, needed: Iterable[str]) -> bytes:
     return json.dumps(asked).encode()
 
 
-def _judged(trial: ProbeProcess, said: dict[str, Any], folder: Path | None, seconds: float) -> ProbeResult:
-    """The verdict about an import. `said` is the report of the copy; empty if it could not report."""
+def _judged(trial: ProbeProcess, report: dict[str, Any], folder: Path | None, seconds: float) -> ProbeResult:
+    """The verdict about an import. `report` is the report of the copy; empty if it could not report."""
     line = own_line(trial.trace, folder)
     if trial.is_late:
         return ProbeResult("hung", f"importing it has not ended after {round(seconds, 1):g} s{line}")
-    if not said and trial.code is not None:
+    if not report and trial.code is not None:
         return ProbeResult("crashed", f"importing it ended the process with {ending(trial.code)}{line}")
-    if broken := said.get("broken"):
+    if broken := report.get("broken"):
         return ProbeResult("unknown", str(broken))
-    notes = tuple(text for key, text in _NOTES.items() if said.get(key))
-    if greed := said.get("greed"):
+    notes = tuple(text for key, text in _NOTES.items() if report.get(key))
+    if greed := report.get("greed"):
         return ProbeResult("crashed", f"importing it failed: {greed}", notes)
-    error = str(said.get("error") or "")
-    uses = tuple(use for row in said.get("uses", ()) if (use := ObservedUse.from_json(row)) is not None)
-    hooks = tuple((str(hook), str(where)) for hook, where in said.get("hooks", ()))
+    error = str(report.get("error") or "")
+    uses = tuple(use for row in report.get("uses", ()) if (use := ObservedUse.from_json(row)) is not None)
+    hooks = tuple((str(hook), str(where)) for hook, where in report.get("hooks", ()))
     return ProbeResult("raised" if error else "good", error, notes, uses, hooks)
 
 

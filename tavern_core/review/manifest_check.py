@@ -182,13 +182,13 @@ class ManifestCheck:
 
     def _interface(self, spec: ToolSpec, file: str, inputs: Mapping[str, Slot]) -> Iterator[Finding]:
         """Check that the written parameters of a workflow tool fit the interface of its file."""
-        given = spec.input_schema.get("properties", {})
-        for name in given:
+        parameters = spec.input_schema.get("properties", {})
+        for name in parameters:
             if name not in inputs:
                 hint = did_you_mean(name, inputs) or f"its inputs: {', '.join(inputs) or 'none'}"
                 yield self._flaw(spec, f"{file} has no input {name!r}", hint, "parameters", "properties", name)
         for name, slot in inputs.items():
-            if slot.required is True and slot.default is ABSENT and name not in given:
+            if slot.required is True and slot.default is ABSENT and name not in parameters:
                 message = f"{file} requires the input {name!r}, which is not a parameter"
                 hint = "add it to the parameters, or leave `parameters` out: the interface of the file is used then"
                 yield self._flaw(spec, message, hint, "parameters", "properties")
@@ -334,14 +334,14 @@ class ManifestCheck:
             if "" not in names.modules:
                 message = f"the plugin has no package in which {target!r} could be"
                 yield Finding(TOOL, message, "add an __init__.py", where)
-            elif (own := names.modules.get(names.inside(module))) is None:
+            elif (module_source := names.modules.get(names.inside(module))) is None:
                 near = did_you_mean(module, [dotted for dotted in names.modules if dotted])
                 hint = near or "create it, or correct the handler: module:function, within the plugin"
                 yield Finding(TOOL, f"the handler {target!r} names no module of the plugin", hint, where)
-            elif "." not in path and (meaning := names.find(own, path)) != UNKNOWN:
+            elif "." not in path and (meaning := names.find(module_source, path)) != UNKNOWN:
                 if not isinstance(meaning, Definition):
-                    hint = did_you_mean(path, own.bound) or "define it, or correct the handler"
-                    yield Finding(TOOL, f"there is no handler {target!r} in {own.file}", hint, where)
+                    hint = did_you_mean(path, module_source.bound) or "define it, or correct the handler"
+                    yield Finding(TOOL, f"there is no handler {target!r} in {module_source.file}", hint, where)
                 elif isinstance(meaning.node, ast.Constant | ast.List | ast.Dict | ast.Tuple):
                     yield Finding(TOOL, f"the handler {target!r} is not a function", "name a function", where)
                 elif isinstance(meaning.node, ast.FunctionDef | ast.AsyncFunctionDef) and spec in self._tools.specs:
@@ -366,13 +366,13 @@ class ManifestCheck:
 
     def _targets(self) -> Iterator[Finding]:
         """Tools that run a service or a node of this plugin, which must exist."""
-        own = {service.name: service for service in self._scan.services}
+        own_services = {service.name: service for service in self._scan.services}
         offered = self._scan.sections.get("services")
         has_nodes = "nodes" in self._sections or any(hook.name == "tavern_register_nodes" for hook in self._scan.hooks)
         for spec in (*self._tools.specs, *self._tools.drafts):
             where = self._declared_at(spec)
             service, method = (str(spec.implementation.get(key) or "") for key in ("service", "method"))
-            if spec.kind == "service" and (found := own.get(service)) is not None and found.is_complete:
+            if spec.kind == "service" and (found := own_services.get(service)) is not None and found.is_complete:
                 methods = [each.name for each in found.methods]
                 if method not in methods:
                     hint = did_you_mean(method, methods) or f"it has: {', '.join(methods) or 'no public method'}"
@@ -381,8 +381,8 @@ class ManifestCheck:
                 spec.kind == "service"
                 and offered is not None
                 and offered.is_complete
-                and (near := did_you_mean(service, own))
-                and service not in own
+                and (near := did_you_mean(service, own_services))
+                and service not in own_services
             ):
                 yield Finding(TOOL, f"the plugin offers no service {service!r}", near, where, "warning")
             owner, local = split_id(str(spec.implementation.get("nodeType") or ""))
@@ -402,22 +402,22 @@ class ManifestCheck:
         found = (
             canonical_id(local, self._manifest.name, self._manifest.aliases) for local, _, _ in self._scan.returned
         )
-        own = {*self._tools.ids, *(each.id for each in found if not isinstance(each, IdRefusal))}
+        ids = {*self._tools.ids, *(each.id for each in found if not isinstance(each, IdRefusal))}
         for written, target in self._manifest.aliases.items():
             local = target.rpartition(":")[2]
-            if f"{self._manifest.name}:{local}" not in own:
-                hint = did_you_mean(local, [each.partition(":")[2] for each in own]) or "correct it, or delete the line"
+            if f"{self._manifest.name}:{local}" not in ids:
+                hint = did_you_mean(local, [each.partition(":")[2] for each in ids]) or "correct it, or delete the line"
                 where = self._document.locate(("aliases", written))
                 yield Finding(MANIFEST, f"the plugin has no tool {local!r}", hint, where, "warning")
 
     def _asked_services(self) -> Iterator[Finding]:
         """Misspelt services of the host; services of other plugins are not known here."""
         asked = self._manifest.permissions.services
-        own = {service.name for service in self._manifest.services or ()}
+        own_services = {service.name for service in self._manifest.services or ()}
         for key, names in (("use", asked.use), ("write", asked.write), ("override", asked.override)):
             for index, name in enumerate(names):
                 near = did_you_mean(name, CORE_SERVICES, 1)
-                if near and name not in CORE_SERVICES and name not in own:
+                if near and name not in CORE_SERVICES and name not in own_services:
                     where = self._document.locate(("permissions", "services", key, index))
                     yield Finding(MANIFEST, f"the host has no service {name!r}", near, where, "warning")
 

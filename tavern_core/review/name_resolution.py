@@ -114,8 +114,8 @@ class OwnNames:
             return UNKNOWN if bound is None else Definition(module, bound)
         is_open = "__getattr__" in module.bound or name in _GIVEN
         for star in reversed(module.stars):
-            if star.is_own and (own := self.modules.get(star.module)) is not None:
-                if not name.startswith("_") and (found := self.find(own, name, steps + 1)) != UNDEFINED:
+            if star.is_own and (star_module := self.modules.get(star.module)) is not None:
+                if not name.startswith("_") and (found := self.find(star_module, name, steps + 1)) != UNDEFINED:
                     return found
             else:
                 is_open |= star.module != OURS or name in exported()
@@ -139,12 +139,12 @@ class OwnNames:
 
     def reached(self) -> Iterator[OwnModule]:
         """The modules that are certainly imported with the plugin, as far as the source shows."""
-        waiting, seen = [""], set[str]()
+        waiting, visited = [""], set[str]()
         while waiting:
             dotted = waiting.pop()
-            if dotted in seen or (module := self.modules.get(dotted)) is None:
+            if dotted in visited or (module := self.modules.get(dotted)) is None:
                 continue
-            seen.add(dotted)
+            visited.add(dotted)
             yield module
             for node, imported in module.imports:
                 parts = imported.module.split(".") if imported.module else []
@@ -152,9 +152,9 @@ class OwnNames:
                 waiting += [f"{imported.module}.{alias.name}".lstrip(".") for alias in node.names]
 
     def _imported(self, imported: ImportedName, steps: int) -> Meaning:
-        if not imported.is_own or imported.name is None or (own := self.modules.get(imported.module)) is None:
+        if not imported.is_own or imported.name is None or (module := self.modules.get(imported.module)) is None:
             return UNKNOWN
-        found = self.find(own, imported.name, steps + 1)
+        found = self.find(module, imported.name, steps + 1)
         return (
             UNKNOWN
             if found == UNDEFINED and self.has_module(f"{imported.module}.{imported.name}".lstrip("."))

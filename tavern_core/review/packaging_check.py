@@ -127,8 +127,8 @@ class _Project:
 
     def version(self, reading: ManifestReading | None) -> Iterator[Finding]:
         data = reading.document.data if reading is not None else None
-        said = data.get("version") if isinstance(data, dict) else None
-        if not isinstance(said, str) or reading is None:
+        version = data.get("version") if isinstance(data, dict) else None
+        if not isinstance(version, str) or reading is None:
             return  # reported by the check of plugin.yaml
         found = self._project.get("version")
         if found is None and "version" in self._dynamic:
@@ -136,25 +136,25 @@ class _Project:
             if found is None:
                 yield self._unseen("version", self._backend)
                 return
-        if isinstance(found, str) and _version(found) != _version(said):
-            message = f"plugin.yaml says version {said}, {PROJECT_FILE} says {found}"
+        if isinstance(found, str) and _version(found) != _version(version):
+            message = f"plugin.yaml says version {version}, {PROJECT_FILE} says {found}"
             where = reading.document.locate(("version",))
             yield Finding(CODE, message, "write the same version in both", where, "warning")
 
     def _computed(self) -> str | None:
         """A dynamic version that is a plain text in a file of the project."""
-        given = _table(self._data, "tool", "setuptools", "dynamic").get("version")
+        source = _table(self._data, "tool", "setuptools", "dynamic").get("version")
         path = _table(self._data, "tool", "hatch", "version").get("path")
-        if isinstance(given, Mapping) and isinstance(given.get("attr"), str):
-            module, _, name = given["attr"].rpartition(".")
+        if isinstance(source, Mapping) and isinstance(source.get("attr"), str):
+            module, _, name = source["attr"].rpartition(".")
             place = Path(*module.split("."))
             files = [
                 root / part
                 for root in (self._folder, self._folder / "src")
                 for part in (place / "__init__.py", place.with_suffix(".py"))
             ]
-        elif isinstance(given, Mapping) and isinstance(given.get("file"), str):
-            return _read(self._folder / given["file"]).strip() or None
+        elif isinstance(source, Mapping) and isinstance(source.get("file"), str):
+            return _read(self._folder / source["file"]).strip() or None
         elif isinstance(path, str):
             files, name = [self._folder / path], "__version__"
         elif self._backend.startswith("flit_core"):

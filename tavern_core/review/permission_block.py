@@ -58,9 +58,9 @@ def permission_block(
 
 def _services(manifest: Manifest, uses: Iterable[ObservedUse]) -> Mapping[str, Collection[str]]:
     asked = manifest.permissions.services
-    own = {*own_services(manifest)}
-    used = {use.target for use in uses if use.kind == "service"} - own
-    changed = {use.target for use in uses if use.kind == "change"} - own - {*asked.override}
+    own_names = {*own_services(manifest)}
+    used = {use.target for use in uses if use.kind == "service"} - own_names
+    changed = {use.target for use in uses if use.kind == "change"} - own_names - {*asked.override}
     # A requested one stays, because no trace observes the calls of tools of kind `service`.
     write = list(dict.fromkeys([*(name for name in asked.write if name in used), *sorted(changed)]))
     return {"use": sorted(used - {*write, *asked.override}), "write": write, "override": asked.override}
@@ -134,12 +134,12 @@ def _written(name: str, use: ObservedUse, request: CapabilityRequest | None) -> 
 
 def _folded(paths: list[str]) -> list[str]:
     """Replace many files of one folder by the folder; drop entries below another entry."""
-    beside: dict[str, list[str]] = {}
+    paths_by_folder: dict[str, list[str]] = {}
     for path in paths:
-        beside.setdefault(path.rpartition("/")[0], []).append(path)
+        paths_by_folder.setdefault(path.rpartition("/")[0], []).append(path)
     folded = [
         folder if len(files) > MOST_FILES and folder not in ("", ".", "~") else file
-        for folder, files in beside.items()
+        for folder, files in paths_by_folder.items()
         for file in files
     ]
     unique = list(dict.fromkeys(folded))

@@ -41,10 +41,10 @@ class ReadOnlyServiceMethods:
         if candidate.folder is None:
             return {}
         files = FolderFiles(candidate.folder)
-        stamps, kept = list(files.files()), self._read.get(candidate.name)
-        if kept is None or kept[0] != stamps:
-            kept = self._read[candidate.name] = stamps, dict(_shown_by(files))
-        return kept[1]
+        stamps, cached = list(files.files()), self._read.get(candidate.name)
+        if cached is None or cached[0] != stamps:
+            cached = self._read[candidate.name] = stamps, dict(_shown_by(files))
+        return cached[1]
 
 
 def _shown_by(files: FolderFiles) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -54,10 +54,10 @@ def import_plugin(asked: dict[str, Any], report: int, traces: int, memory: int, 
             error = _report(raised)
     if os.getpid() != me:
         os._exit(0)  # a fork of this process by the plugin
-    said = {"error": error, "greed": greed, "forks": len(forks), "threads": threading.active_count() - threads, "uses": uses, "hooks": hooks,
+    result = {"error": error, "greed": greed, "forks": len(forks), "threads": threading.active_count() - threads, "uses": uses, "hooks": hooks,
             "needed": _added(loaded, families)}  # fmt: skip
-    while len(line := json.dumps(said).encode()) >= _LONGEST and (uses or said["needed"]):
-        said["needed"] = []
+    while len(line := json.dumps(result).encode()) >= _LONGEST and (uses or result["needed"]):
+        result["needed"] = []
         del uses[-1:]
     os.write(report, line + b"\n")
     os._exit(0)  # without waiting for threads and exit handlers of the plugin

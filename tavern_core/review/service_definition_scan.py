@@ -61,13 +61,13 @@ def found_services(modules: Sequence[OwnModule]) -> Iterator[FoundService]:
 
 
 def _service(module: OwnModule, call: ast.Call, classes: _Classes) -> FoundService | None:
-    if any(isinstance(given, ast.Starred) for given in call.args) or any(k.arg is None for k in call.keywords):
+    if any(isinstance(argument, ast.Starred) for argument in call.args) or any(k.arg is None for k in call.keywords):
         return None
-    given = dict(zip(("name", "object", "interface"), call.args, strict=False)) | options_of(call)
-    name = _text(module, given.get("name"))
-    interface = given.get("interface")
+    arguments = dict(zip(("name", "object", "interface"), call.args, strict=False)) | options_of(call)
+    name = _text(module, arguments.get("name"))
+    interface = arguments.get("interface")
     if interface is None or (isinstance(interface, ast.Constant) and interface.value is None):
-        publisher = classes.of_object(module, given.get("object"))
+        publisher = classes.of_object(module, arguments.get("object"))
     else:
         publisher = classes.named(module, interface)
     if name is None or publisher is None:

@@ -31,12 +31,12 @@ def tool_findings(function: Function, mark: ast.expr, file: str, *, is_method: b
     for name in options.keys() - _OPTIONS:
         hint = did_you_mean(name, _OPTIONS) or f"its options: {', '.join(sorted(_OPTIONS))}"
         yield Finding(_CODE, f"@tool has no option {name!r}", hint, place_of(file, mark))
-    given = function.args
-    if given.vararg is not None:
-        hint = f"take a list instead: `{given.vararg.arg}: list[...]`"
-        message = f"{function.name} cannot be a tool: it takes `*{given.vararg.arg}`"
-        yield Finding(_CODE, message, hint, place_of(file, given.vararg))
-    for argument in given.posonlyargs[1 if is_method else 0 :]:
+    arguments = function.args
+    if arguments.vararg is not None:
+        hint = f"take a list instead: `{arguments.vararg.arg}: list[...]`"
+        message = f"{function.name} cannot be a tool: it takes `*{arguments.vararg.arg}`"
+        yield Finding(_CODE, message, hint, place_of(file, arguments.vararg))
+    for argument in arguments.posonlyargs[1 if is_method else 0 :]:
         message = f"{function.name} cannot be a tool: parameter {argument.arg!r} is positional-only"
         yield Finding(_CODE, message, "remove the `/`: tools are called by name", place_of(file, argument))
     written = _literal(options.get("parameters"))
@@ -51,31 +51,31 @@ def unfit(
     function: Function, schema: Mapping[str, Any], where: Location, *, is_method: bool = False
 ) -> Iterator[Finding]:
     """Conflicts between a written schema and a signature, by the rules of the executor."""
-    given = function.args
-    named = [*given.posonlyargs, *given.args][1 if is_method else 0 :]
-    accepted = {a.arg for a in (*named, *given.kwonlyargs)}
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args][1 if is_method else 0 :]
+    accepted = {a.arg for a in (*named, *arguments.kwonlyargs)}
     properties = schema.get("properties")
     declared = set(properties) if isinstance(properties, Mapping) else set()
-    for name in sorted(declared - accepted) if given.kwarg is None else ():
+    for name in sorted(declared - accepted) if arguments.kwarg is None else ():
         message = f"the schema declares {name!r}, which {function.name} does not take"
         yield Finding(_CODE, message, did_you_mean(name, accepted) or f"it takes: {', '.join(sorted(accepted))}", where)
 
 
 def _defaults(function: Function, file: str) -> Iterator[Finding]:
     """Defaults that do not fit their own types."""
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    pairs = [*zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True)]
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)]
     pairs += [
         (argument, value)
-        for argument, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        for argument, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
         if value is not None
     ]
     for argument, value in pairs:
         schema, default = _schema(argument.annotation), _literal(value)
         if schema is not None and default is not None:  # None: computed, or no default at all
-            whole = {"type": "object", "properties": {argument.arg: {**schema, "default": default}}}
-            yield from _of_schema(whole, place_of(file, value))
+            schema_of_argument = {"type": "object", "properties": {argument.arg: {**schema, "default": default}}}
+            yield from _of_schema(schema_of_argument, place_of(file, value))
 
 
 def _of_schema(schema: dict[str, Any], where: Location) -> Iterator[Finding]:

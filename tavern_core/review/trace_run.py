@@ -89,20 +89,20 @@ def _tested(
 ) -> dict[str, Any]:
     """Run the tests of a plugin; returns fields of `TraceResult`."""
     record = room / "record.jsonl"
-    given = {
+    request = {
         "name": name,
         "folder": str(folder),
         "project": str(project),
         "file": str(record),
         "scratch": str(room / "tests"),
     }
-    with _running(_command(given, project, words), project, _environment(path)) as (process, printed):
+    with _running(_command(request, project, words), project, _environment(path)) as (process, printed):
         ended = ""
         if not _has_ended(process, seconds):
             ended = f"its tests have not ended after {seconds:g} s"
             os.kill(process.pid, signal.SIGABRT)  # it prints its position before it ends
             _has_ended(process, _ABORT_S)
-    said = bytes(printed)
+    output = bytes(printed)
     code = process.returncode
     if not ended and code not in (*_FAILED, _NO_TESTS):
         ended = (
@@ -111,11 +111,11 @@ def _tested(
             else f"pytest could not run them (exit code {code})"
         )
     if ended and (code < 0 or "not ended" in ended):
-        ended += own_line(said, folder)
+        ended += own_line(output, folder)
     found = read_record(record)
     if not ended and "collected" not in found:  # the writer finishes the record, whatever the tests do, except here
         ended = f"its tests ended the process themselves (exit code {code})"
-    return {**found, "ended": ended, "said": said.decode("utf-8", "replace")}
+    return {**found, "ended": ended, "said": output.decode("utf-8", "replace")}
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -57,9 +57,12 @@ def _hooks(manifest: Manifest, scan: SourceScan) -> Iterator[tuple[Path, str, st
     if asked.tryfirst and asked.hooks and not any(hook.tryfirst for hook in scan.hooks):
         message = "plugin.yaml requests tryfirst, but no hook wants to be first"
         yield ("permissions", "tryfirst"), HOOK, message, "delete the line, or write @hookimpl(tryfirst=True)"
-    taken = {argument for hook in scan.hooks for argument in (*hook.required, *hook.optional)}
+    hook_arguments = {argument for hook in scan.hooks for argument in (*hook.required, *hook.optional)}
     needing = {
-        right for hook in HOOKS.values() for argument, right in (hook.sensitive or {}).items() if argument in taken
+        right
+        for hook in HOOKS.values()
+        for argument, right in (hook.sensitive or {}).items()
+        if argument in hook_arguments
     }
     protected = {right: argument for hook in HOOKS.values() for argument, right in (hook.sensitive or {}).items()}
     for index, right in enumerate(asked.data):

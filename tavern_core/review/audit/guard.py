@@ -174,14 +174,14 @@ class AuditGuard:
 
 
 def _hook(
-    rows: dict[str, EventReader], seen: Callable[[str, EventReader, tuple[Any, ...], FrameType | None], None]
+    rows: dict[str, EventReader], on_event: Callable[[str, EventReader, tuple[Any, ...], FrameType | None], None]
 ) -> Callable[[str, tuple[Any, ...]], None]:
     """The hook itself: it must be fast for the thousands of irrelevant events."""
     row_of, frame_at = rows.get, sys._getframe
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if (row := row_of(event)) is not None:
-            seen(event, row, args, frame_at(1))
+            on_event(event, row, args, frame_at(1))
 
     return hook
 
