@@ -53,8 +53,8 @@ class ArtifactUploads:
         key, data = _key(message), b64decode(str(message["data"]), validate=True)
         with self._lock:
             files = self._files.setdefault(worker, {})
-            for gone in [known for known in files if known[0] not in worker.frames]:
-                files.pop(gone).close()
+            for ended in [known for known in files if known[0] not in worker.frames]:
+                files.pop(ended).close()
             if key not in files and len(files) >= MOST_AT_ONCE:
                 raise ToolFailed(f"{MOST_AT_ONCE} artifacts are on their way already", hint="keep them one by one")
             file = files.get(key) or files.setdefault(key, tempfile.TemporaryFile())  # noqa: SIM115 - closed when it is kept

@@ -84,8 +84,8 @@ class BoxRules:
 
     def _places(self, rights: Rights, workspace: str, is_open: bool) -> GrantedPaths:
         """The granted part of the file system, and the paths that stay closed whatever was granted."""
-        own, may_write = os.path.realpath(self.data), _granted(rights, "write:fs", workspace, is_open)
-        if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
+        data_folder, may_write = os.path.realpath(self.data), _granted(rights, "write:fs", workspace, is_open)
+        if not is_open and any(is_in(data_folder, path) or is_in(path, data_folder) for path in may_write):
             with contextlib.suppress(OSError):  # a missing folder cannot be granted
                 self.data.mkdir(parents=True, exist_ok=True)
         return GrantedPaths(
@@ -93,7 +93,7 @@ class BoxRules:
             may_write,
             tuple(with_mount_aliases([state_root(self.home)], read_mounts())),
             tuple(self.unwritable() if may_write else ()),
-            own,
+            data_folder,
         )
 
     def _limits(self, program: str) -> BoxLimits:
@@ -176,9 +176,9 @@ def what_would_allow(plugin: str, asked: Collection[str], rights: Rights, wanted
             f"a wider scope of {', '.join(narrow)} in plugin.yaml, then `tavern plugins grant {plugin} {' '.join(narrow)}`"
         )
     lacking = [name for name in wanted if not _is_open(rights, name)]
-    if held := [name for name in lacking if covers(rights.plugin, name)]:
-        ways.append(f"let this call have {', '.join(held)}: caller, profile and host must all allow it")
-    lacking = [name for name in lacking if name not in held]
+    if granted := [name for name in lacking if covers(rights.plugin, name)]:
+        ways.append(f"let this call have {', '.join(granted)}: caller, profile and host must all allow it")
+    lacking = [name for name in lacking if name not in granted]
     if undecided := [name for name in lacking if name in asked]:
         ways.append(f"`tavern plugins grant {plugin} {' '.join(undecided)}`")
     if unasked := [name for name in lacking if name not in asked]:

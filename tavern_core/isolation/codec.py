@@ -276,10 +276,10 @@ def unpack_tool(data: Any) -> ToolSpec:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"an invalid tool: {error!r}") from error
     texts = (spec.name, spec.description, spec.kind, spec.version, spec.display_name, spec.plugin, spec.source)
-    whole = all(type(text) is str for text in texts) and all(
+    is_valid = all(type(text) is str for text in texts) and all(
         type(tag) is str for tag in (*spec.tags, *spec.capabilities)
     )
-    if not whole or type(spec.timeout_ms) not in (int, type(None)) or not isinstance(spec.input_schema, dict):
+    if not is_valid or type(spec.timeout_ms) not in (int, type(None)) or not isinstance(spec.input_schema, dict):
         raise ValueError("an invalid tool")
     return spec
 

@@ -59,16 +59,16 @@ def pack_error(error: BaseException) -> dict[str, Any]:
         if call is not None:
             packed["call"] = [shown.retryable, shown.outcome, shown.retry_after_ms]
         return packed
-    given = [*error.args]
-    if isinstance(error, OSError) and isinstance(error.filename, str) and len(given) == 2:
-        given.append(error.filename)  # Python stores it separately
-    arguments, problem = json_copy(given)
-    whole = problem is None and len(str(arguments)) <= LONGEST
+    values = [*error.args]
+    if isinstance(error, OSError) and isinstance(error.filename, str) and len(values) == 2:
+        values.append(error.filename)  # Python stores it separately
+    arguments, problem = json_copy(values)
+    is_complete = problem is None and len(str(arguments)) <= LONGEST
     return {
         "name": type(error).__name__[:100],
         "text": _said(str, error),
         "repr": _said(repr, error),
-        "args": arguments if whole else None,
+        "args": arguments if is_complete else None,
         "notes": notes_of(error),
         "place": _place(error),
     }

@@ -170,7 +170,7 @@ class HostRequestHandler:
         if (found := self.nodes.get(message["token"])) is None:
             raise ToolFailed("this node has ended", hint="use the context while the node runs")
         ctx, loop = found
-        what, given = message["method"], message["given"]
+        what, values = message["method"], message["given"]
 
         def done(work: Coroutine[Any, Any, Any]) -> Any:
             return asyncio.run_coroutine_threadsafe(work, loop).result()
@@ -179,23 +179,23 @@ class HostRequestHandler:
             case "is_cancelled":
                 return bool(ctx.is_cancelled)
             case "progress":
-                loop.call_soon_threadsafe(ctx.progress, *given)
+                loop.call_soon_threadsafe(ctx.progress, *values)
                 return None
             case "need":
                 try:
-                    return VALUES.encode(done(ctx.need(str(given[0]))))
+                    return VALUES.encode(done(ctx.need(str(values[0]))))
                 except NothingCame:
                     return NOTHING
             case "keep":
-                data, media_type, name = given
+                data, media_type, name = values
                 return ctx.keep(VALUES.decode(data), str(media_type), str(name))
             case "llm":
-                name, messages, options = given
+                name, messages, options = values
                 return _to_plugin(answer_json(done(ctx.llm(name).complete(messages, **options))))
             case "ask":
-                return VALUES.encode(done(ctx.ask(*given)))
+                return VALUES.encode(done(ctx.ask(*values)))
             case "invoke":
-                tool, arguments, options = given
+                tool, arguments, options = values
                 return CALLS.encode(done(ctx.invoke(tool, arguments, **options)))
         raise ToolFailed(f"a node does not offer {what!r:.80}")
 

@@ -111,13 +111,13 @@ class LentUpstreams:
         finally:
             self._running.pop((number, token), None)
 
-    async def _about_call(self, number: int, operation: str, given: Sequence[Any]) -> bool | None:
-        key = number, str(given[0])
+    async def _about_call(self, number: int, operation: str, arguments: Sequence[Any]) -> bool | None:
+        key = number, str(arguments[0])
         if (call := self._calls.get(key) or self._cancelled.get(key)) is None:
             raise ToolFailed("the call has ended")
         if operation == "will_be_resumed":
             return call.will_be_resumed
-        await call.keep_resume_point(str(given[1]), only_followed=given[2] is True)
+        await call.keep_resume_point(str(arguments[1]), only_followed=arguments[2] is True)
         return None
 
     def give_up(self, number: int, token: int) -> None:
@@ -232,11 +232,11 @@ class _LentConnection:
             await asyncio.wait([reading])
 
 
-async def _fetched(client: Any, given: Sequence[Any]) -> list[Any]:
+async def _fetched(client: Any, arguments: Sequence[Any]) -> list[Any]:
     """Send one request: ``["ok", status, headers, body]``, or ``["failed", name of the error, text]``."""
     import httpx2
 
-    method, url, headers, body, times = given
+    method, url, headers, body, times = arguments
     sent = [(str(name), str(value)) for name, value in headers if str(name).lower() not in _OWN_HEADERS]
     timeout = httpx2.Timeout(**{key: _seconds(times, key) for key in ("connect", "read", "write", "pool")})
     try:
@@ -244,8 +244,8 @@ async def _fetched(client: Any, given: Sequence[Any]) -> list[Any]:
         response = await client.send(request)
     except httpx2.HTTPError as error:
         return ["failed", type(error).__name__, str(error)[:500]]
-    kept = [[name, value] for name, value in response.headers.multi_items()]
-    return ["ok", response.status_code, kept, b64encode(response.content).decode()]
+    pairs = [[name, value] for name, value in response.headers.multi_items()]
+    return ["ok", response.status_code, pairs, b64encode(response.content).decode()]
 
 
 def _closed() -> ConnectionLost:

@@ -197,9 +197,9 @@ def _unpack_definition(data: Any, known: SharedObjects) -> NodeSpec:
     changed = _changed(new, crossed)
     changed.pop("impl", None)
     for side in changed.keys() & {"inputs", "outputs"}:
-        before, mine = getattr(crossed, side), getattr(shown, side)
+        before, shown_slots = getattr(crossed, side), getattr(shown, side)
         changed[side] = {
-            key: replace(mine[key], **_changed(slot, before[key])) if key in before else slot
+            key: replace(shown_slots[key], **_changed(slot, before[key])) if key in before else slot
             for key, slot in changed[side].items()
         }
     return replace(shown, **changed)

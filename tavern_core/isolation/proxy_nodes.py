@@ -42,7 +42,7 @@ def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec
     spec = unpack_node(described["node"], None)
     yields, reads = form in ("stream", "sync_stream"), any(slot.is_stream for slot in spec.inputs.values())
     kind: ConnectionKind = "loop" if form == "async" else "sync"
-    far = _RemoteNode(
+    remote = _RemoteNode(
         supervisor,
         spec.type,
         kind,
@@ -51,9 +51,9 @@ def proxy_node(supervisor: Supervisor, described: Mapping[str, Any]) -> NodeSpec
         has_effects=spec.has_effects,
     )
     shape: CallForm = "stream" if yields else "async"
-    cls = None if methods is None else _far_class(far, frozenset(map(str, methods)))
+    cls = None if methods is None else _far_class(remote, frozenset(map(str, methods)))
     code = NodeCode(
-        lambda **inputs: far.run(inputs), shape, CONTEXT if context else "", {}, cls, takes_all=takes_all is True, names_outputs=names_outputs is True,
+        lambda **inputs: remote.run(inputs), shape, CONTEXT if context else "", {}, cls, takes_all=takes_all is True, names_outputs=names_outputs is True,
         where=str(where),
     )  # fmt: skip
     return unpack_node(described["node"], code)
@@ -92,12 +92,13 @@ class _RemoteNode:
         Raises:
             Exception: the error of its code; MismatchedInput for a value that does not fit.
         """
-        with self.request(inputs, None, one) as given, self._failures():
+        with self.request(inputs, None, one) as request, self._failures():
             if not self.is_streaming:
                 return self._decoded(
-                    ANSWERS, validated_message(await self.supervisor.request_later("node", given, self.kind, self.type))
+                    ANSWERS,
+                    validated_message(await self.supervisor.request_later("node", request, self.kind, self.type)),
                 )
-            talk = await self._begin_stream(given)
+            talk = await self._begin_stream(request)
             try:
                 return self._decoded(ANSWERS, validated_message(await talk.answer()))
             finally:
@@ -105,8 +106,8 @@ class _RemoteNode:
 
     async def chunks(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> AsyncGenerator[Any, None]:
         """Run it; yields its chunks, and then its `Final`. Raises as `answer`."""
-        with self.request(inputs, None, one) as given, self._failures():
-            talk = await self._begin_stream({**given, "yields": True})
+        with self.request(inputs, None, one) as request, self._failures():
+            talk = await self._begin_stream({**request, "yields": True})
             try:
                 async for chunk in talk.chunks():
                     yield self._decoded(ANSWERS, chunk)
@@ -143,17 +144,17 @@ class _RemoteNode:
         ctx = inputs.pop(CONTEXT, ctx)
         token = next(_tokens)
         streams: list[AsyncIterator[Any]] = []
-        given: dict[str, Any] = {"type": self.type, "token": token, **(one or {})}
-        given["inputs"] = {key: _said(value, streams) for key, value in inputs.items()}
+        request: dict[str, Any] = {"type": self.type, "token": token, **(one or {})}
+        request["inputs"] = {key: _said(value, streams) for key, value in inputs.items()}
         if self.is_streaming:
-            given["streams"] = streams
+            request["streams"] = streams
         if one is not None and self.dropped_objects:
-            given["drop"], self.dropped_objects[:] = self.dropped_objects[:], []
+            request["drop"], self.dropped_objects[:] = self.dropped_objects[:], []
         if ctx is not None:
-            given["context"] = _facts(ctx)
+            request["context"] = _facts(ctx)
             self.supervisor.nodes[token] = ctx, asyncio.get_running_loop()
         try:
-            yield given
+            yield request
         finally:
             self.supervisor.nodes.pop(token, None)
 
@@ -196,11 +197,13 @@ class _ProxyNode(Node):
 
 
 async def _needs(self: _ProxyNode, ctx: Any, **inputs: Any) -> list[str]:
-    far, one = self.remote, self.one
+    remote, one = self.remote, self.one
     if one["fresh"]:
-        weakref.finalize(self, far.dropped_objects.append, one["object"])
-    with far.request(inputs, ctx, one) as given:
-        wanted = validated_message(await far.supervisor.request_later("node_needs", given, far.kind, far.type))
+        weakref.finalize(self, remote.dropped_objects.append, one["object"])
+    with remote.request(inputs, ctx, one) as request:
+        wanted = validated_message(
+            await remote.supervisor.request_later("node_needs", request, remote.kind, remote.type)
+        )
     self.one = {**one, "fresh": False}
     return [str(key) for key in wanted]
 

@@ -124,8 +124,8 @@ def _hook_call(supervisor: Supervisor, number: int, name: str, kind: ConnectionK
     honest = {"honest": True} if name == "tavern_start" else {}
 
     def ask(values: dict[str, Any]) -> Any:
-        given = {key: HOOK_VALUES.encode(value) for key, value in values.items() if key != "ctx"}
-        request = {"impl": number, "given": given, **honest}
+        arguments = {key: HOOK_VALUES.encode(value) for key, value in values.items() if key != "ctx"}
+        request = {"impl": number, "given": arguments, **honest}
 
         def answer(packed: Any) -> Any:
             if name == "tavern_start":
@@ -204,7 +204,7 @@ def _factory(supervisor: Supervisor, report: Any) -> ToolFactory:
 
     def make(context: CallContext) -> Any:
         context_json = pack_context(context)
-        given = {"factory": place, "context": context_json, "drop": supervisor.unused()}
+        request = {"factory": place, "context": context_json, "drop": supervisor.unused()}
 
         def answer(tools: Any) -> Any:
             if tools is None or (worker := supervisor.worker_client) is None:
@@ -212,7 +212,7 @@ def _factory(supervisor: Supervisor, report: Any) -> ToolFactory:
             made = FactoryCall(place, context_json, worker)
             return [reported_tool(supervisor, item, made) for item in validated_message(tools)]
 
-        return _asked(supervisor, "make", given, kind, f"factory {place}", answer, supervisor.hook_s)  # type: ignore[arg-type]
+        return _asked(supervisor, "make", request, kind, f"factory {place}", answer, supervisor.hook_s)  # type: ignore[arg-type]
 
     names = None if report["names"] is None else tuple(str(name) for name in report["names"])
     return ToolFactory(make, names, report["optional"] is True, None if report["name"] is None else str(report["name"]))
@@ -241,8 +241,8 @@ def _life(supervisor: Supervisor, name: str, end: bool) -> Callable[[], Coroutin
     request = {"name": name, "end": False, "honest": True}
 
     async def change() -> None:
-        given = {**request, "end": end, "honest": not end}
-        await supervisor.request_later("service_life", given, "loop", f"service {name}")
+        arguments = {**request, "end": end, "honest": not end}
+        await supervisor.request_later("service_life", arguments, "loop", f"service {name}")
         if end:
             supervisor.forget({"do": "service_life", **request})
         else:

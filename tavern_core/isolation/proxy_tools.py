@@ -132,24 +132,24 @@ class _Binding:
 
     def run(self, arguments: Any, call: ToolCall | None) -> Any:
         """The answer, or an awaitable under an event loop."""
-        given = {"args": arguments}
+        request = {"args": arguments}
         if headers := trace_headers():
-            given["trace"] = headers
+            request["trace"] = headers
         if self.wants_call and call is not None:
-            given["call"] = CALLS.encode(call)
-            if self.wants_control and (ends := WorkerClient.deadline()) is not None:
-                given["left"] = max(ends - time.perf_counter(), 0)
+            request["call"] = CALLS.encode(call)
+            if self.wants_control and (deadline := WorkerClient.deadline()) is not None:
+                request["left"] = max(deadline - time.perf_counter(), 0)
         if _running_loop() is None:
-            return _result(self._supervisor.with_worker(lambda worker: self._call(worker, given)))
+            return _result(self._supervisor.with_worker(lambda worker: self._call(worker, request)))
         worker = self._supervisor.worker_client
         if worker is None or worker is not self._home or worker.is_over:
-            return self._call_later(given)
-        given["key"] = self._bound_key
+            return self._call_later(request)
+        request["key"] = self._bound_key
         try:
-            answer = worker.request_soon("call", given, self._kind, self._name)
+            answer = worker.request_soon("call", request, self._kind, self._name)
         except Undelivered:
-            return self._call_later(given)
-        return self._finish(worker, answer, given) if isinstance(answer, PendingRequest) else self._answered(answer)
+            return self._call_later(request)
+        return self._finish(worker, answer, request) if isinstance(answer, PendingRequest) else self._answered(answer)
 
     async def _finish(self, worker: WorkerClient, pending: PendingRequest, given: dict[str, Any]) -> Any:
         try:
@@ -167,12 +167,12 @@ class _Binding:
         given["key"] = self._bound_key
         return worker.request("call", given, self._kind, worker.deadline())
 
-    async def _call_later(self, given: dict[str, Any]) -> Any:
+    async def _call_later(self, request: dict[str, Any]) -> Any:
         async def ask(worker: WorkerClient) -> Any:
             if worker is not self._home:
                 await asyncio.get_running_loop().run_in_executor(None, self.prepare, worker)
-            given["key"] = self._bound_key
-            return await worker.request_later("call", given, self._kind, self._name)
+            request["key"] = self._bound_key
+            return await worker.request_later("call", request, self._kind, self._name)
 
         return _result(await self._supervisor.with_worker_later(ask))
 

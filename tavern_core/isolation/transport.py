@@ -221,14 +221,14 @@ class FrameChannel:
         size = HEADER.unpack_from(data)[0]
         if size > self.limit:
             raise FrameTooLarge(size, self.limit)
-        whole = bytearray(data)
-        while len(whole) < HEADER.size + size:
+        frame = bytearray(data)
+        while len(frame) < HEADER.size + size:
             self._wait_at_most(deadline)
             chunk = self.sock.recv(MOST_AT_ONCE * 4)
             if not chunk:
                 raise PeerClosed
-            whole += chunk
-        return bytes(whole)
+            frame += chunk
+        return bytes(frame)
 
     def _wait_at_most(self, deadline: float | None) -> None:
         seconds = None if deadline is None else max(deadline - time.perf_counter(), 1e-4)

@@ -106,13 +106,13 @@ def _sweep(note: Path) -> None:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        said = os.fsdecode(os.read(descriptor, LONGEST_NOTE))
-        folder = Path(said)
+        path = os.fsdecode(os.read(descriptor, LONGEST_NOTE))
+        folder = Path(path)
         if folder.name == f"{PREFIX}{note.name}" and _is_own(folder):
             shutil.rmtree(folder, ignore_errors=True)
             if folder.exists():
                 return
-        if said or time.time() - note.stat().st_mtime > FRESH_S:
+        if path or time.time() - note.stat().st_mtime > FRESH_S:
             note.unlink(missing_ok=True)
     except OSError:  # its host is alive
         return

@@ -69,19 +69,19 @@ class WorkerConnections(WorkerProcess):
             if self._open[kind] >= self._most:
                 return None
             self._open[kind] += 1
-        own, its = socket.socketpair()
-        channel = FrameChannel(own, self._limit)
-        reported = send({"connection": kind}, its.fileno())
-        its.close()
+        host_end, worker_end = socket.socketpair()
+        channel = FrameChannel(host_end, self._limit)
+        reported = send({"connection": kind}, worker_end.fileno())
+        worker_end.close()
         if reported is False:
-            own.close()
+            host_end.close()
             with self._lock:
                 self._open[kind] -= 1
             return None
         with self._lock:
             self._busy.add(channel)
-            gone = self.is_over
-        if gone:
+            is_dead = self.is_over
+        if is_dead:
             self.drop(channel, kind)
             raise Undelivered
         return channel

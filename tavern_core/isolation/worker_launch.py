@@ -82,7 +82,7 @@ class WorkerLaunch:
         names = [name for name in ("read:fs", "write:fs", "process:spawn") if record.may(name)]
         scopes = {name: self.reach.scope(record, name) for name in names}
         policy = worker_policy(self.sandboxes, record, data_dir, path, scopes)
-        own = {"HOME": str(data_dir), "TMPDIR": str(data_dir)}
+        variables = {"HOME": str(data_dir), "TMPDIR": str(data_dir)}
         granted = [
             name.removeprefix(ENV_PREFIX)
             for name in record.candidate.requested
@@ -92,7 +92,7 @@ class WorkerLaunch:
             "modules": (self._executor()[0],),
             "longest": longest(self.base.config.limits.output_bytes),
             "path": path,
-            "environment": {**environment(granted), **own},
+            "environment": {**environment(granted), **variables},
             "folder": str(data_dir),
             "policy": policy.to_json(),
         }
@@ -137,18 +137,20 @@ def worker_policy(
     """
     # Files with decisions cannot be read on the way to modules; the state folder is never visible.
     hidden, keep = with_mount_aliases([state_root(host.home)]), with_mount_aliases(host.protected_files)
-    own, folder = os.path.realpath(data_dir), record.candidate.folder
+    data_folder, folder = os.path.realpath(data_dir), record.candidate.folder
     interpreter = (*runtime_paths.machine(), *runtime_paths.interpreter(), str(package_location.FOLDER))
     read = [*interpreter, *([] if folder is None else [str(folder)]), str(data_dir)]
     for entry in _modules(path):
-        read += unprotected_entries(entry, [*hidden, *keep, str(Path.home())], own)
+        read += unprotected_entries(entry, [*hidden, *keep, str(Path.home())], data_folder)
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
     may_spawn = SPAWN in scopes
     return BoxPolicy(
         read=tuple(dict.fromkeys(read)),
         write=(str(data_dir),),
         execute=runtime_paths.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
-        granted=GrantedPaths(may_read, may_write, tuple(hidden), tuple(host.unwritable()) if may_write else (), own),
+        granted=GrantedPaths(
+            may_read, may_write, tuple(hidden), tuple(host.unwritable()) if may_write else (), data_folder
+        ),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,
         limits=_limits(host.config),

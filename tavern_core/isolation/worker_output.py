@@ -58,11 +58,11 @@ class WorkerOutput:
         self._lines += 1
         self._bytes += RECORD_BYTES + len(name) + len(text)
         if self._lines <= MOST_LINES:
-            said = text[:LONGEST_RECORD]
+            shortened = text[:LONGEST_RECORD]
             self._logger.log(
                 min(max(level, 0), logging.CRITICAL),
                 "%s",
-                said if name == self._logger.name else f"{name[:200]}: {said}",
+                shortened if name == self._logger.name else f"{name[:200]}: {shortened}",
             )
         return self._bytes <= FLOOD_BYTES
 

@@ -121,11 +121,11 @@ def spawn(request: Mapping[str, Any]) -> Spawned:
     own_side, side = socket.socketpair()
     own_output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(output, True)
-    own, connection = socket.socketpair()
+    host_end, connection = socket.socketpair()
     try:
         forked = worker_server.spawn(request, [output, side.fileno(), connection.fileno()])
     except BaseException:
-        own.close()
+        host_end.close()
         own_side.close()
         os.close(own_output)
         raise
@@ -133,7 +133,7 @@ def spawn(request: Mapping[str, Any]) -> Spawned:
         side.close()
         connection.close()
         os.close(output)
-    return Spawned(forked, own_output, own_side, own)
+    return Spawned(forked, own_output, own_side, host_end)
 
 
 class WorkerProcess(ABC):
@@ -188,28 +188,28 @@ class WorkerProcess(ABC):
 
     def _await_box(self, deadline: float, policy: str) -> tuple[str, ...]:
         """Wait for the first byte on the side channel: whether it is confined. Raises PeerClosed: it died first."""
-        said, stream = b"", FrameDecoder(self._limit)
+        received, stream = b"", FrameDecoder(self._limit)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
             try:
-                chunk, given, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, 1)
+                chunk, passed, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, 1)
             except TimeoutError:
                 raise UpstreamError(
                     f"the worker of {self.plugin} did not start in time", hint="isolation.startTimeoutMs is the limit"
                 ) from None
             except OSError:
-                chunk, given = b"", []
-            for descriptor in given:
+                chunk, passed = b"", []
+            for descriptor in passed:
                 os.set_inheritable(descriptor, False)
                 WriteBroker(descriptor, BoxPolicy.from_json(policy)).begin()
             if not chunk:
                 raise PeerClosed
-            if not said:
-                said, chunk = chunk[:1], chunk[1:]
+            if not received:
+                received, chunk = chunk[:1], chunk[1:]
             if messages := stream.feed(chunk):
                 break
         self._side.settimeout(None)
-        if said != CONFINED:
+        if received != CONFINED:
             raise BoxMissing(str(messages[0].get("layer")), str(messages[0].get("reason")))
         return tuple(str(layer) for layer in messages[0].get("layers") or ())
 
@@ -357,15 +357,15 @@ class WorkerProcess(ABC):
             outcome: what the call may have changed.
         """
         fate = self.exit_description()
-        said = self._printed.end()
+        output = self._printed.end()
         error = WorkerLost(
             f"the worker of {self.plugin} {fate}",
             hint=f"tavern plugins info {self.plugin}",
             outcome=outcome,
             worker=fate,
         )
-        if said:
-            error.details["printed"] = said
+        if output:
+            error.details["printed"] = output
         if self.status is not None and not self.killed_because:
             error.details["exitCode" if self.status >= 0 else "signal"] = abs(self.status)
         return error

@@ -52,11 +52,11 @@ class RelayState:
             TimeoutError: both sides were idle for too long.
         """
         while True:
-            left = self._last_transfer + IDLE_S - self._loop.time()
-            if left <= 0:
+            remaining = self._last_transfer + IDLE_S - self._loop.time()
+            if remaining <= 0:
                 raise TimeoutError
             try:
-                async with asyncio.timeout(left) as bound:
+                async with asyncio.timeout(remaining) as bound:
                     return await make()
             except TimeoutError:
                 if not bound.expired():  # the system's error for a lost connection

@@ -81,12 +81,12 @@ async def _answer(client: RelaySide, server: RelaySide, asked: h11.Connection, a
 def _anew(response: h11.Response) -> h11.Response:
     headers = tuple((bytes(name), bytes(value)) for name, value in response.headers)
     is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
-    kept = [
+    forwarded = [
         (n, v)
         for n, v in end_to_end(headers)
         if n != b"transfer-encoding" and not (is_chunked and n == b"content-length")
     ]
-    return h11.Response(status_code=response.status_code, headers=[*kept, _CLOSE], reason=bytes(response.reason))
+    return h11.Response(status_code=response.status_code, headers=[*forwarded, _CLOSE], reason=bytes(response.reason))
 
 
 LARGEST: Final = 16_384

@@ -153,12 +153,12 @@ class Gateway:
         has_seat = _seats.take()
         line = RelayState(self._allowance)
         try:
-            with contextlib.ExitStack() as ends:
-                ends.callback(connection.close)
+            with contextlib.ExitStack() as cleanup:
+                cleanup.callback(connection.close)
                 reader, writer = await asyncio.open_connection(sock=connection, limit=LARGEST)
-                ends.pop_all()
+                cleanup.pop_all()
                 client = RelaySide(reader, writer, line)
-                ends.callback(client.abort)
+                cleanup.callback(client.abort)
                 await self._answer(client, line, token, has_seat=has_seat)
         except OSError:
             pass  # the program has closed the connection
@@ -167,7 +167,7 @@ class Gateway:
                 _seats.leave()
 
     async def _answer(self, client: RelaySide, line: RelayState, token: str, *, has_seat: bool) -> None:
-        status, said = 0, ""
+        status, reason = 0, ""
         try:
             if not has_seat:
                 raise ConnectionDenied(
@@ -175,19 +175,19 @@ class Gateway:
                 )
             await self._serve_one(client, line, await self._head(client, token))
         except ConnectionDenied as refused:
-            status, said = refused.status, str(refused)
+            status, reason = refused.status, str(refused)
         except (BadRequest, h11.RemoteProtocolError) as error:
-            status, said = 400, f"this request is not taken: {error}"
+            status, reason = 400, f"this request is not taken: {error}"
         except (BadAnswer, h11.LocalProtocolError) as error:
-            status, said = 502, f"the server broke off or does not speak HTTP/1: {error}"
+            status, reason = 502, f"the server broke off or does not speak HTTP/1: {error}"
         except ByteLimitReached:
-            said = f"a call moved more than {self._most_bytes:,} bytes through its gateway"
-            self._checker.record_refusal(said, "move less, or raise isolation.networkBytes in tavern.yaml")
+            reason = f"a call moved more than {self._most_bytes:,} bytes through its gateway"
+            self._checker.record_refusal(reason, "move less, or raise isolation.networkBytes in tavern.yaml")
             status = 403
         except TimeoutError:
-            status, said = 504, "no data came for too long"
+            status, reason = 504, "no data came for too long"
         if status and not client.has_answered:
-            await client.write(_refusal(status, said))
+            await client.write(_refusal(status, reason))
         await client.finish()
 
     async def _head(self, client: RelaySide, token: str) -> RequestHead:
@@ -279,23 +279,23 @@ async def _raw_head(client: RelaySide) -> bytes:
 
 async def _connected(target: Target, addresses: Sequence[Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to one of the checked addresses. Raises ConnectionDenied: no connection."""
-    said = "no answer"
+    reason = "no answer"
     for address in addresses[:MOST_ADDRESSES]:
         try:
             async with asyncio.timeout(CONNECT_S):
                 return await asyncio.open_connection(str(address), target.port, limit=LARGEST)
         except TimeoutError:
-            said = f"no answer within {CONNECT_S:.0f} s"
+            reason = f"no answer within {CONNECT_S:.0f} s"
         except OSError as error:
-            said = error.strerror or str(error)
-    raise ConnectionDenied(502, f"{place_of(target)} cannot be reached: {said}")
+            reason = error.strerror or str(error)
+    raise ConnectionDenied(502, f"{place_of(target)} cannot be reached: {reason}")
 
 
-def _refusal(status: int, said: str) -> bytes:
+def _refusal(status: int, reason: str) -> bytes:
     """An answer of the gateway's own. Many programs show only its first line, so that contains everything."""
-    shown = said.encode("ascii", "backslashreplace").decode()
+    shown = reason.encode("ascii", "backslashreplace").decode()
     line = "".join(sign if sign.isprintable() else " " for sign in shown)[:_LONGEST_REASON]
-    body = f"{said}\n".encode()
+    body = f"{reason}\n".encode()
     kind = b"content-type: text/plain; charset=utf-8\r\n"
     ask = b'proxy-authenticate: Basic realm="tavern"\r\n' if status == 407 else b""
     head = f"HTTP/1.1 {status} {_REASONS[status]}: {line}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"

@@ -161,14 +161,14 @@ class LentUpstream:
                 body = b64encode(await request.aread()).decode()
                 times = dict(request.extensions.get("timeout", {}))
                 headers = request.headers.multi_items()
-                kind, *said = await host.request_later(
+                kind, *answer = await host.request_later(
                     "fetch", client, request.method, str(request.url), headers, body, times
                 )
                 if kind == "failed":
-                    known = getattr(httpx2, said[0], None)
+                    known = getattr(httpx2, answer[0], None)
                     is_error = isinstance(known, type) and issubclass(known, httpx2.HTTPError)
-                    raise (known if is_error and known is not None else httpx2.TransportError)(said[1])
-                status, headers, content = said
+                    raise (known if is_error and known is not None else httpx2.TransportError)(answer[1])
+                status, headers, content = answer
                 return httpx2.Response(status, headers=[tuple(one) for one in headers], content=b64decode(content))
 
             async def aclose(self) -> None:

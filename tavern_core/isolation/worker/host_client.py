@@ -62,12 +62,12 @@ class HostClient:
         else:
             waiting.set_result(message.get("ok"))
 
-    def _sent(self, what: str, given: dict[str, Any]) -> Future[Any]:
+    def _sent(self, what: str, arguments: dict[str, Any]) -> Future[Any]:
         number, future = next(self._numbers), Future[Any]()
         future.set_running_or_notify_cancel()
         self._waiting[number] = future
         try:
-            self._write({"id": number, "ask": what, "call": running.get(), **given})
+            self._write({"id": number, "ask": what, "call": running.get(), **arguments})
         except OSError as error:
             self._waiting.pop(number, None)
             raise ConnectionLost("the host is gone") from error

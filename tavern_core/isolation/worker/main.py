@@ -210,42 +210,42 @@ class Worker:
     def _step(self, message: dict[str, Any], talk: StreamingCall | None = None) -> RequestWork:
         if (inside := self._plugin) is None:  # the first request
             return lambda: self._start(message["setup"]), _same
-        given = message
+        request = message
         match message["do"]:
             case "call":
-                return lambda: inside.tools.call(given), lambda answer: inside.tools.result(given["key"], answer)
+                return lambda: inside.tools.call(request), lambda answer: inside.tools.result(request["key"], answer)
             case "hook":
-                return lambda: inside.hook(given["impl"], given["given"]), inside.answer
+                return lambda: inside.hook(request["impl"], request["given"]), inside.answer
             case "wants":
-                return lambda: inside.wants(given["impl"], given["tool"]), _same
+                return lambda: inside.wants(request["impl"], request["tool"]), _same
             case "make":
-                inside.tools.drop(given.get("drop", []))
-                return lambda: inside.tools.make(given["factory"], given["context"]), inside.tools.factory_tools
+                inside.tools.drop(request.get("drop", []))
+                return lambda: inside.tools.make(request["factory"], request["context"]), inside.tools.factory_tools
             case "service":
                 return lambda: inside.service(
-                    given["name"], given["method"], given["args"], given["kwargs"]
+                    request["name"], request["method"], request["args"], request["kwargs"]
                 ), inside.served
             case "setting_changed":
-                return lambda: inside.setting_changed(given["watch"], given["value"]), _nothing
+                return lambda: inside.setting_changed(request["watch"], request["value"]), _nothing
             case "bind":
-                asked = given["key"], given["tool"], given.get("handler"), bool(given.get("preview"))
+                asked = request["key"], request["tool"], request.get("handler"), bool(request.get("preview"))
                 return lambda: inside.tools.bind(*asked), _same
             case "offer":
-                return lambda: inside.offer(given["impl"]), _same
+                return lambda: inside.offer(request["impl"]), _same
             case "handler":
-                return lambda: inside.tools.handler(given["target"], given["tool"]), _same
+                return lambda: inside.tools.handler(request["target"], request["tool"]), _same
             case "service_life":
-                return lambda: inside.service_life(given["name"], given["end"]), _nothing
+                return lambda: inside.service_life(request["name"], request["end"]), _nothing
             case "command":
-                return lambda: inside.command(given["name"], given["args"]), _same
+                return lambda: inside.command(request["name"], request["args"]), _same
             case "node":
-                return lambda: inside.nodes.run(given, talk), _same if given.get("yields") else inside.nodes.answer
+                return lambda: inside.nodes.run(request, talk), _same if request.get("yields") else inside.nodes.answer
             case "node_needs":
-                return lambda: inside.nodes.needs(given), inside.nodes.needed
+                return lambda: inside.nodes.needs(request), inside.nodes.needed
             case "node_asked":
-                return lambda: inside.nodes.call_optional(given), inside.nodes.packed_answer
+                return lambda: inside.nodes.call_optional(request), inside.nodes.packed_answer
             case "nodes_below":
-                return lambda: inside.nodes_below(given["entry"]), _same
+                return lambda: inside.nodes_below(request["entry"]), _same
         raise ValueError(f"no request {message['do']!r}")
 
     def _start(self, setup: Mapping[str, Any]) -> dict[str, Any]:

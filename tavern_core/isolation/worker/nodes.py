@@ -135,15 +135,15 @@ class WorkerNodes:
         adapt(self._specs[given["type"]].impl.adapters, values, _mismatch)
         return values
 
-    def _object(self, cls: type[Node], given: Mapping[str, Any]) -> Any:
+    def _object(self, cls: type[Node], request: Mapping[str, Any]) -> Any:
         """The object of one run, created at its first use."""
-        for number in given.get("drop", ()):
+        for number in request.get("drop", ()):
             self._objects.pop(number, None)
-        number = given["object"]
+        number = request["object"]
         if number not in self._objects:
-            if not given["fresh"]:
+            if not request["fresh"]:
                 raise UpstreamError(
-                    f"the worker in which {given['type']} began has died", outcome="none", retryable=True
+                    f"the worker in which {request['type']} began has died", outcome="none", retryable=True
                 )
             self._objects[number] = cls()
         return self._objects[number]

@@ -61,10 +61,10 @@ class WorkerControl:
             while len(parts) >= most:
                 send(most)
         send(len(parts))
-        kept: dict[str, Any] = self._host_client.request(
+        block: dict[str, Any] = self._host_client.request(
             "keep", call=self._number, upload=upload, media_type=media_type, name=str(name)
         )
-        return kept
+        return block
 
     def can_ask(self, kind: QuestionKind) -> bool:
         return self._host_client.request("can_ask", call=self._number, kind=kind) is True
