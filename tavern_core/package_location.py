@@ -1,4 +1,4 @@
-"""Where this package is: a worker may read exactly this folder, and errors skip its files. And where modules are imported from."""
+"""The folder of this package, which a worker may read and whose files errors skip; and the path for importing modules."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def is_own(file: str) -> bool:
 
 
 def module_path() -> list[str]:
-    """Where processes that this one starts import modules from: as here, this package included, without the working folder."""
-    own = str(FOLDER.parent)
+    """The import path for processes that this one starts: as here, with this package, without the working folder."""
+    parent = str(FOLDER.parent)
     path = list(_absolute())
-    return path if own in path else [*path, own]
+    return path if parent in path else [*path, parent]
 
 
 def _absolute() -> Iterator[str]:

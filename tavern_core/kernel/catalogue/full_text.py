@@ -33,7 +33,7 @@ _MOST_COMPLETIONS: Final = 16
 
 
 class FullText:
-    """One FTS5 table in memory: rows are added, removed and ranked. Called by one thread at a time.
+    """An FTS5 table in memory: rows are added, removed and ranked. Called by one thread at a time.
 
     Raises:
         UsageError: the SQLite of this Python has no FTS5 (USAGE).

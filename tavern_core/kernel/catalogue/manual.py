@@ -77,7 +77,7 @@ _LABELS: Final[Mapping[str, Row]] = {
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """What prevents calls.
+    """Obstacles to the calls of tools.
 
     Args:
         lacking: tool id → required capabilities that are not allowed: its calls would be refused.

@@ -93,7 +93,7 @@ class ConfigFiles:
 
 @dataclass(frozen=True, slots=True)
 class MaskedValue:
-    """One line of ``tavern config show``: secrets masked."""
+    """A line of ``tavern config show``: secrets masked."""
 
     key: str
     value: Any

@@ -1,4 +1,4 @@
-"""One event loop in a background thread, so that sync callers can run async plugins.
+"""An event loop in a background thread, so that sync callers can run async plugins.
 
 Started on first use; a host that is only used with `await` never has one.
 """

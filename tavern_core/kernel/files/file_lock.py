@@ -1,4 +1,4 @@
-"""One writer at a time, across threads and processes: an advisory lock on a small file next to the protected one.
+"""An advisory lock for one writer at a time, across threads and processes: on a small file next to the protected one.
 
 The lock file ``.name.lock`` stays where it is: deleting it would let two processes lock two different files. The system
 releases the lock when its holder dies, however it dies. Not re-entrant.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AuditLog:
-    """One audit log with its older files. Iterating it gives every record, oldest first. It need not exist; it is only read.
+    """An audit log with its older files. Iterating it gives every record, oldest first. It need not exist; it is only read.
 
     Args:
         place: the state folder of a host, or an ``audit.jsonl``.

@@ -35,7 +35,7 @@ _HINT: Final = "begin the file with ---, name: …, description: …, ---"
 
 @dataclass(frozen=True, slots=True)
 class SkillFile:
-    """One SKILL.md, read."""
+    """The content of a SKILL.md."""
 
     name: str
     """As written, else that of its folder."""

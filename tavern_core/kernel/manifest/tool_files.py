@@ -116,7 +116,7 @@ def tool_spec(
 
 @dataclass
 class _ToolSpecBuilder:
-    """One definition on its way to a spec; collects findings."""
+    """Builds the spec of one definition; collects findings."""
 
     definition: ToolDefinition
     manifest: Manifest
