@@ -33,9 +33,9 @@ class SchemaRoot:
             if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
                 return schema
             target = self._refs.resolve(schema)
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
+            siblings = {key: value for key, value in schema.items() if key != "$ref"}
             schema = (
-                {**target, **beside} if isinstance(target, dict) else beside or (True if target is None else target)
+                {**target, **siblings} if isinstance(target, dict) else siblings or (True if target is None else target)
             )
         return {}
 
@@ -45,16 +45,16 @@ class SchemaRoot:
         if not isinstance(schema, dict) or depth > depths.BRANCHES:
             return [schema]
         if isinstance(parts := schema.get("allOf"), list):
-            own = {key: value for key, value in schema.items() if key != "allOf"}
+            without_all_of = {key: value for key, value in schema.items() if key != "allOf"}
             parts = [part for each in parts if isinstance(part := self.resolve(each), dict)]
-            schema = {key: value for part in (*parts, own) for key, value in part.items()}
+            schema = {key: value for part in (*parts, without_all_of) for key, value in part.items()}
         found: list[Any] = []
         for word in _UNIONS:
             if isinstance(options := schema.get(word), list) and options:
-                beside = {key: value for key, value in schema.items() if key not in _UNIONS}
+                without_unions = {key: value for key, value in schema.items() if key not in _UNIONS}
                 for option in options:
                     for leaf in self.alternatives(option, depth + 1):
-                        found.append({**beside, **leaf} if isinstance(leaf, dict) else leaf)
+                        found.append({**without_unions, **leaf} if isinstance(leaf, dict) else leaf)
                         if len(found) >= _MAX_ALTERNATIVES:
                             return found
         return found or [schema]
@@ -64,13 +64,13 @@ class SchemaRoot:
         """The declared properties, each with all its schemas: those inside `allOf`, `anyOf`, `oneOf` and `$ref` at the top, too."""
         found: dict[str, list[Any]] = {}
         waiting: list[Any] = [self.schema]
-        seen: set[int] = set()
+        visited: set[int] = set()
         for node in waiting:  # the list grows while it is read
-            if not isinstance(node, dict) or id(node) in seen:
+            if not isinstance(node, dict) or id(node) in visited:
                 continue
-            seen.add(id(node))
-            if isinstance(held := node.get("properties"), dict):
-                for name, schema in held.items():
+            visited.add(id(node))
+            if isinstance(properties := node.get("properties"), dict):
+                for name, schema in properties.items():
                     if isinstance(name, str):
                         found.setdefault(name, []).append(schema)
             if "$ref" in node:

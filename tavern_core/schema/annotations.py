@@ -185,7 +185,7 @@ def standing_alone(annotation: Any, mode: JsonSchemaMode) -> tuple[dict[str, Any
     except PydanticUserError:
         return None, adapter
     definitions = _without_titles({"$defs": schema.pop("$defs", {})})
-    return _without_titles(schema) | {key: held for key, held in definitions.items() if held}, adapter
+    return _without_titles(schema) | {key: definition for key, definition in definitions.items() if definition}, adapter
 
 
 def _standing_alone(annotation: Any) -> TypeAdapter[Any]:
@@ -249,15 +249,15 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
     """Drop the class names that pydantic uses as titles; a title by an author has blanks or other letters."""
     if isinstance(title := schema.get("title"), str) and title.isidentifier() and title.isascii():
         del schema["title"]
-    for keyword, held in schema.items():
+    for keyword, value in schema.items():
         if keyword in ("properties", "$defs", "patternProperties"):
             schema[keyword] = {
-                name: _without_titles(part) if isinstance(part, dict) else part for name, part in held.items()
+                name: _without_titles(part) if isinstance(part, dict) else part for name, part in value.items()
             }
-        elif keyword in ("items", "additionalProperties", "not") and isinstance(held, dict):
-            schema[keyword] = _without_titles(held)
+        elif keyword in ("items", "additionalProperties", "not") and isinstance(value, dict):
+            schema[keyword] = _without_titles(value)
         elif keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
-            schema[keyword] = [_without_titles(part) if isinstance(part, dict) else part for part in held]
+            schema[keyword] = [_without_titles(part) if isinstance(part, dict) else part for part in value]
     return schema
 
 

@@ -289,19 +289,19 @@ def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any 
     while level and levels > 0:
         levels -= 1
         deeper: list[Any] = []
-        for held in level:
-            room -= len(held) + 1
+        for item_value in level:
+            room -= len(item_value) + 1
             if room < 0:
                 return None
             places: Any
-            if type(held) is dict:
-                places = held.items()
-                for key in held:
+            if type(item_value) is dict:
+                places = item_value.items()
+                for key in item_value:
                     if type(key) is not str or not (key.isascii() or is_text(key)):
                         return None
                     room -= len(key)
             else:
-                places = enumerate(held)
+                places = enumerate(item_value)
             for place, item in places:
                 kind = type(item)
                 if kind is str:
@@ -315,7 +315,7 @@ def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any 
                     if item - item != 0.0:  # not finite
                         return None
                 elif kind is dict or kind is list:
-                    held[place] = inner = item.copy()
+                    item_value[place] = inner = item.copy()
                     deeper.append(inner)
                 elif kind is not bool and item is not None:
                     return None
@@ -400,19 +400,19 @@ def _too(path: _Path, message: str, expected: str) -> SchemaProblem:
 
 def _too_deep(value: object, path: _Path, limit: int) -> SchemaProblem:
     keys: list[object] = []
-    held = [id(value)]
+    path_ids = [id(value)]
     while path is not None:
         path, key, holder = path
         keys.append(key)
-        held.append(id(holder))
+        path_ids.append(id(holder))
     keys.reverse()
-    seen: set[int] = set()
-    for at, each in enumerate(reversed(held)):
-        if each in seen:
+    visited: set[int] = set()
+    for at, each in enumerate(reversed(path_ids)):
+        if each in visited:
             return SchemaProblem(
                 pointer(keys[:at]), "contains itself", "a tree", "a cycle", "remove the reference", "limit"
             )
-        seen.add(each)
+        visited.add(each)
     return SchemaProblem(
         pointer(keys[:8]),
         f"is nested deeper than {limit} levels",

@@ -36,11 +36,11 @@ def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
     refs = SchemaReferences(schema)
     open_targets = _combined_targets(nodes, refs) if any("$ref" in node for node in nodes) else set()
     places: list[dict[str, Any]] = [schema]
-    seen = {id(schema)}
+    visited = {id(schema)}
     for node in nodes:
         for place in deeper(node):
-            if id(place) not in seen:
-                seen.add(id(place))
+            if id(place) not in visited:
+                visited.add(id(place))
                 places.append(place)
     # All decisions first: closing one place must not count as a declaration for the next.
     closings = [
@@ -121,8 +121,8 @@ def _says(node: dict[str, Any], refs: SchemaReferences, known: dict[int, bool]) 
     return False
 
 
-def _may_be_object(node: dict[str, Any] | bool, refs: SchemaReferences, seen: set[int]) -> bool:
-    if not isinstance(node, dict) or id(node) in seen:
+def _may_be_object(node: dict[str, Any] | bool, refs: SchemaReferences, visited: set[int]) -> bool:
+    if not isinstance(node, dict) or id(node) in visited:
         return node is True
     kind = node.get("type")
     if kind is not None and kind != "object" and "object" not in kind:
@@ -132,7 +132,7 @@ def _may_be_object(node: dict[str, Any] | bool, refs: SchemaReferences, seen: se
     if "enum" in node:
         return any(isinstance(value, dict) for value in node["enum"])
     target = refs.resolve(node)
-    return target is None or _may_be_object(target, refs, seen | {id(node)})
+    return target is None or _may_be_object(target, refs, visited | {id(node)})
 
 
 def _combined_targets(nodes: list[dict[str, Any]], refs: SchemaReferences) -> set[int]:

@@ -256,33 +256,33 @@ class _IntakeSource:
         """Copy a container and validate its members."""
         if isinstance(rule, ScalarShape):
             return
-        held = self.variable()
+        variable = self.variable()
         if isinstance(rule, AnyShape):
             self.line(
                 level,
-                f"{place} = {held} = quick_copy({item}, {self.constant(_LOOSE)}, {self.constant(depths.VALUE - depths.COMPILED)})",
+                f"{place} = {variable} = quick_copy({item}, {self.constant(_LOOSE)}, {self.constant(depths.VALUE - depths.COMPILED)})",
             )
-            self.refuse(level, f"{held} is None")
+            self.refuse(level, f"{variable} is None")
             return
-        self.line(level, f"{place} = {held} = {item}.copy()")
+        self.line(level, f"{place} = {variable} = {item}.copy()")
         if isinstance(rule, ObjectShape):
-            self.members(level, held, rule)
+            self.members(level, variable, rule)
             return
         key, each = self.variable(), self.variable()
         if isinstance(rule, ArrayShape):
             most = MANY if rule.most is None else min(rule.most, MANY)
-            self.refuse(level, f"len({held}) > {self.constant(most)}")
+            self.refuse(level, f"len({variable}) > {self.constant(most)}")
             if rule.least:
-                self.refuse(level, f"len({held}) < {self.constant(rule.least)}")
+                self.refuse(level, f"len({variable}) < {self.constant(rule.least)}")
             scalar = all(isinstance(inner, ScalarShape) for inner in rule.each.values())
-            self.line(level, f"for {each} in {held}:" if scalar else f"for {key}, {each} in enumerate({held}):")
+            self.line(level, f"for {each} in {variable}:" if scalar else f"for {key}, {each} in enumerate({variable}):")
         else:
-            self.refuse(level, f"len({held}) > {self.constant(MANY)}")
-            self.line(level, f"for {key}, {each} in {held}.items():")
+            self.refuse(level, f"len({variable}) > {self.constant(MANY)}")
+            self.line(level, f"for {key}, {each} in {variable}.items():")
             self.refuse(
                 level + 1,
                 f"type({key}) is not str",
                 f"len({key}) > {self.constant(self.longest)}",
                 f"not ({key}.isascii() or is_text({key}))",
             )
-        self.value(level + 1, each, f"{held}[{key}]", rule.each)
+        self.value(level + 1, each, f"{variable}[{key}]", rule.each)

@@ -75,14 +75,16 @@ def _whole(name: str, value: Any, made: Any, problems: list[SchemaProblem]) -> A
     """Check that `made` lost no key of `value` because two of them are equal: ``{"1": ..., "01": ...}``."""
     stack: list[tuple[tuple[str, ...], Any, Any]] = [((name,), value, made)]
     while stack:
-        path, given, found = stack.pop()
-        if isinstance(given, dict):
-            if isinstance(found, dict) and len(found) < len(given) and not all(type(key) is str for key in found):
+        path, original, found = stack.pop()
+        if isinstance(original, dict):
+            if isinstance(found, dict) and len(found) < len(original) and not all(type(key) is str for key in found):
                 problems.append(
                     SchemaProblem(pointer(path), "two of its keys mean the same", "write each key once", keyword="keys")
                 )
             members = found if isinstance(found, dict) else getattr(found, "__dict__", {})
-            stack += [((*path, key), item, members[key]) for key, item in given.items() if key in members]
-        elif isinstance(given, list) and isinstance(found, list | tuple):
-            stack += [((*path, str(at)), item, each) for at, (item, each) in enumerate(zip(given, found, strict=False))]
+            stack += [((*path, key), item, members[key]) for key, item in original.items() if key in members]
+        elif isinstance(original, list) and isinstance(found, list | tuple):
+            stack += [
+                ((*path, str(at)), item, each) for at, (item, each) in enumerate(zip(original, found, strict=False))
+            ]
     return made

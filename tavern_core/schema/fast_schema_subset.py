@@ -147,9 +147,9 @@ class ShapeReader:
                 if not found.keys().isdisjoint(inner):
                     raise NoShape("alternatives of one type")
                 found.update(inner)
-        if beside := says - {"anyOf"} - {"$ref"}:
-            if beside != {"propertyNames"} or not _only_names(found, node["propertyNames"]):
-                raise NoShape(str(sorted(beside)))
+        if other_keywords := says - {"anyOf"} - {"$ref"}:
+            if other_keywords != {"propertyNames"} or not _only_names(found, node["propertyNames"]):
+                raise NoShape(str(sorted(other_keywords)))
         elif len(says) > 1:
             raise NoShape("$ref and anyOf")
         return found

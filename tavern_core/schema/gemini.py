@@ -78,11 +78,11 @@ class _GeminiWriter:
 
     def parts(self, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         stack: list[Any] = [node]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while stack:
             part = stack.pop(0)
-            if isinstance(part, dict) and id(part) not in seen:
-                seen.add(id(part))
+            if isinstance(part, dict) and id(part) not in visited:
+                visited.add(id(part))
                 yield part
                 stack.append(self.refs.resolve(part))
                 stack.extend(part["allOf"] if isinstance(part.get("allOf"), list) else ())

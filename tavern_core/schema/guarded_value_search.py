@@ -134,7 +134,9 @@ class _Subschema:
             elif keyword == "contains":
                 self.each.append(part)
         if isinstance(node.get("if"), dict):
-            then, other = (parts[id(held)] if isinstance(held := node.get(k), dict) else None for k in ("then", "else"))
+            then, other = (
+                parts[id(schema)] if isinstance(schema := node.get(k), dict) else None for k in ("then", "else")
+            )
             self.conditional = parts[id(node["if"])], then, other
 
     def fits(self, value: Any) -> bool | None:
@@ -226,13 +228,13 @@ class _GuardSearch:
     def _judging(self, value: Any, parts: list[_Subschema]) -> list[_Subschema]:
         """All parts that may apply to this value."""
         judging: list[_Subschema] = []
-        seen: set[int] = set()
+        visited: set[int] = set()
         stack = [part for part in parts if part.leads and part.fits(value) is not False]
         while stack:
             part = stack.pop()
-            if id(part) in seen:
+            if id(part) in visited:
                 continue
-            seen.add(id(part))
+            visited.add(id(part))
             self._count()
             judging.append(part)
             stack += [p for p in part.same if p.leads and p.fits(value) is not False]
@@ -282,8 +284,8 @@ def _fits(node: Mapping[str, Any], value: Any, alone: bool, depth: int = 2) -> b
     if isinstance(value, dict):
         if isinstance(needed := node.get("required"), list) and not all(name in value for name in needed):
             return False
-        held = node.get("properties")
-        for name, inner in held.items() if isinstance(held, dict) and depth else ():
+        properties = node.get("properties")
+        for name, inner in properties.items() if isinstance(properties, dict) and depth else ():
             if name in value:
                 fits = inner if isinstance(inner, bool) else _fits(inner, value[name], alone, depth - 1)
                 if fits is False:

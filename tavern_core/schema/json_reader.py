@@ -163,8 +163,8 @@ def read_located(
     try:
         value = _LENIENT.decode(text)
     except json.JSONDecodeError as error:
-        said = error.msg.removesuffix(" at").removesuffix(" starting")
-        message = f"not JSON: {said[:1].lower()}{said[1:]}"
+        reason = error.msg.removesuffix(" at").removesuffix(" starting")
+        message = f"not JSON: {reason[:1].lower()}{reason[1:]}"
         return None, [Finding(code, message, _hint(error), Location(file, error.lineno, error.colno))]
     except RecursionError:
         return None, [Finding(code, _TOO_DEEP, FLATTER, Location(file))]
@@ -210,14 +210,14 @@ class Scan:
         self._stack: list[tuple[Path, dict[str, Mark] | None]] = []  # of open containers: path, keys of an object
         self._index: list[int] = []
         self._key: tuple[str, Mark] | None = None
-        line, start, seen = 1, 0, 0  # places are counted on from the last token: linear in the text
+        line, start, counted_to = 1, 0, 0  # places are counted on from the last token: linear in the text
         for token in _TOKEN.finditer(text):
             if token.lastindex is None:
                 continue
             at = token.start()
-            if (breaks := text.count("\n", seen, at)) > 0:
-                line, start = line + breaks, text.rfind("\n", seen, at) + 1
-            seen = at
+            if (breaks := text.count("\n", counted_to, at)) > 0:
+                line, start = line + breaks, text.rfind("\n", counted_to, at) + 1
+            counted_to = at
             if self._is_over(token, (line, at - start + 1)):
                 break
 

@@ -92,8 +92,8 @@ def prepare(
 def untried_patterns(schema: Schema) -> Iterator[tuple[str, str, str]]:
     """(JSON pointer, pattern, why it cannot be tried) of each such pattern of a checked foreign schema."""
     for path, node in walk(schema):
-        held = node.get("pattern")
-        written = [((*path, "pattern"), held)] if isinstance(held, str) else []
+        pattern_here = node.get("pattern")
+        written = [((*path, "pattern"), pattern_here)] if isinstance(pattern_here, str) else []
         written += [((*path, "patternProperties", name), name) for name in _patterns_of_names(node)]
         for place, pattern in written:
             if (wrong := pattern_flaw(pattern)) is not None:
@@ -122,7 +122,7 @@ def _leave_untried_out(schema: dict[str, Any]) -> tuple[str, ...]:
     such a pattern (`not`, `if`, more than one of `oneOf`, too many that a `contains` counts) is removed, too.
     """
     nodes = nodes_of(schema)
-    of_text = [node for node in nodes if isinstance(held := node.get("pattern"), str) and pattern_flaw(held)]
+    of_text = [node for node in nodes if isinstance(pattern := node.get("pattern"), str) and pattern_flaw(pattern)]
     of_names = [(node, name) for node in nodes for name in _patterns_of_names(node) if pattern_flaw(name)]
     if not of_text and not of_names:
         return ()
@@ -171,10 +171,10 @@ def to_explain(prepared: PreparedSchema, value: Any) -> Schema:
     names: frozenset[str] | None = None
     number = 0
     for node in nodes_of(schema):
-        if isinstance(held := node.get("patternProperties"), dict):
+        if isinstance(pattern_properties := node.get("patternProperties"), dict):
             names = _names_in(value) if names is None else names
             written = {}
-            for pattern, inner in held.items():
+            for pattern, inner in pattern_properties.items():
                 number += 1
                 written[written_out(pattern, names, number)] = inner
             node["patternProperties"] = written
@@ -199,12 +199,12 @@ def _names_in(value: Any) -> frozenset[str]:
 def _write_false_out(node: dict[str, Any]) -> None:
     """jsonschema loses the place of a value refused by the schema `false`; it keeps that of `{"not": {}}`."""
     for keyword in _FALSE_IN_MAPS:
-        held = node.get(keyword)
-        for name in [name for name, inner in held.items() if inner is False] if isinstance(held, dict) else ():
+        value = node.get(keyword)
+        for name in [name for name, inner in value.items() if inner is False] if isinstance(value, dict) else ():
             node[keyword][name] = {"not": {}}
     for keyword in _FALSE_IN_LISTS:
-        if isinstance(held := node.get(keyword), list):
-            node[keyword] = [{"not": {}} if inner is False else inner for inner in held]
+        if isinstance(value := node.get(keyword), list):
+            node[keyword] = [{"not": {}} if inner is False else inner for inner in value]
     for keyword in _FALSE_ALONE:
         if node.get(keyword) is False:
             node[keyword] = {"not": {}}

@@ -129,33 +129,33 @@ def _object_at_the_top(schema: Mapping[str, Any]) -> dict[str, Any]:
     if not any(keyword in public for keyword in _NOT_AT_THE_TOP):
         return {"type": "object", "properties": {}, **public} | {"type": "object"}
     properties, required = _flattened(public, SchemaReferences(public), set())
-    kept = {key: value for key, value in public.items() if key not in _NOT_AT_THE_TOP}
-    flat = {**kept, "type": "object", "properties": properties}
+    object_schema = {key: value for key, value in public.items() if key not in _NOT_AT_THE_TOP}
+    flat = {**object_schema, "type": "object", "properties": properties}
     if required:
         flat["required"] = [name for name in properties if name in required]
     copy: dict[str, Any] = json_copy(flat)[0]
     return copy
 
 
-def _flattened(node: Any, refs: SchemaReferences, seen: set[int]) -> tuple[dict[str, Any], set[str]]:
+def _flattened(node: Any, refs: SchemaReferences, visited: set[int]) -> tuple[dict[str, Any], set[str]]:
     """Every property of a place, and the names that all alternatives require."""
-    if not isinstance(node, dict) or id(node) in seen:
+    if not isinstance(node, dict) or id(node) in visited:
         return {}, set()
-    seen = seen | {id(node)}
+    visited = visited | {id(node)}
     properties: dict[str, Any] = dict(node.get("properties", {}))
     required: set[str] = set(node.get("required", ()))
     for part in [*node.get("allOf", ()), refs.resolve(node)]:
-        inner, needed = _flattened(part, refs, seen)
+        inner, needed = _flattened(part, refs, visited)
         properties = {**inner, **properties}
         required |= needed
     for keyword in _ALTERNATIVES:
-        branches = [_flattened(branch, refs, seen) for branch in node.get(keyword, ())]
+        branches = [_flattened(branch, refs, visited) for branch in node.get(keyword, ())]
         for inner, _ in branches:
             properties = {**inner, **properties}
         if branches:
             required |= set.intersection(*(needed for _, needed in branches))
     for keyword in ("then", "else"):
-        properties = {**_flattened(node.get(keyword), refs, seen)[0], **properties}
+        properties = {**_flattened(node.get(keyword), refs, visited)[0], **properties}
     return properties, required
 
 

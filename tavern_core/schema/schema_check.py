@@ -177,9 +177,9 @@ def _each_default(schema: dict[str, Any], paths: dict[str, tuple[object, ...]]) 
     """A schema with one property for each place of `schema` that has a default."""
     draft: Draft = draft_of(schema) or "2020-12"
     base = schema.get("$id") if isinstance(schema.get("$id"), str) and not str(schema["$id"]).startswith("#") else _BASE
-    kept = {"$schema": schema["$schema"]} if "$schema" in schema else {}
+    header = {"$schema": schema["$schema"]} if "$schema" in schema else {}
     return {
-        **kept,
+        **header,
         "properties": {
             number: {"$ref": f"{base}#{quote(exact_pointer(path), safe='/~')}"} for number, path in paths.items()
         },

@@ -137,8 +137,8 @@ def _pattern_flaws(
     flaws = []
     if isinstance(pattern := node.get("pattern"), str) and (wrong := pattern_flaw(pattern)):
         flaws.append(flaw((*path, "pattern"), *wrong, severity))
-    held = node.get("patternProperties")
-    for name in held if isinstance(held, dict) else ():
+    pattern_properties = node.get("patternProperties")
+    for name in pattern_properties if isinstance(pattern_properties, dict) else ():
         if wrong := pattern_flaw(name):
             flaws.append(flaw((*path, "patternProperties", name), *wrong, severity))
     return flaws
@@ -169,7 +169,7 @@ def _lost(path: tuple[object, ...], keyword: str, ref: object, schema: dict[str,
     where = (*path, keyword)
     if not isinstance(ref, str):
         return flaw(where, f"`{keyword}` must be text such as '#/$defs/name'")
-    names = [f"#/{held}/{name}" for held in ("$defs", "definitions") for name in _names(schema.get(held))]
+    names = [f"#/{section}/{name}" for section in ("$defs", "definitions") for name in _names(schema.get(section))]
     if not ref.startswith("#"):
         message = f"{printable(ref, 80)!r} is outside this schema; references are never fetched"
         return flaw(where, message, "copy it into `$defs`")

@@ -106,11 +106,11 @@ STEMS: Final = (
 
 def is_secret_schema(schema: Mapping[str, Any]) -> bool:
     """True if a schema marks its value as secret: `writeOnly`, `format: password`, `x-tavern: {secret: true}`."""
-    own = schema.get("x-tavern")
+    marks = schema.get("x-tavern")
     return (
         schema.get("writeOnly") is True
         or schema.get("format") == "password"
-        or (isinstance(own, Mapping) and own.get("secret") is True)
+        or (isinstance(marks, Mapping) and marks.get("secret") is True)
     )
 
 

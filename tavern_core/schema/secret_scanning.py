@@ -201,8 +201,8 @@ def _suspicious(text: str) -> list[tuple[int, int]]:
         if not may_hold_secret(text[at : at + _PIECE + _OVERLAP]):
             continue
         end = at + _PIECE + _REACH
-        ends = (text.find(blank, end, end + _LONGEST_RUN) for blank in " \n\t")
-        end = min((found for found in ends if found >= 0), default=end + _LONGEST_RUN)
+        blanks = (text.find(blank, end, end + _LONGEST_RUN) for blank in " \n\t")
+        end = min((found for found in blanks if found >= 0), default=end + _LONGEST_RUN)
         start = spans.pop()[0] if spans and at <= spans[-1][1] else at
         spans.append((start, end))
     return spans
@@ -270,17 +270,17 @@ def _mask_named(text: str) -> str:
             or not _is_secret_here(text, found)
         ):
             continue
-        given = _rule(_NAMED_VALUE).match(text, found.end(1))
-        if given is None:
+        value_match = _rule(_NAMED_VALUE).match(text, found.end(1))
+        if value_match is None:
             continue
         in_chinese = any(sign in found[0] or sign in found[1] for sign in "是为為")
         if not (
-            is_prose(given[0], "=" in found[1])
-            or (in_chinese and _rule(_CJK).match(given[0]))
+            is_prose(value_match[0], "=" in found[1])
+            or (in_chinese and _rule(_CJK).match(value_match[0]))
             or (found[0] == "secrets" and found[1] == ":")
         ):  # `secrets:x` is a permission
-            parts += (text[done : given.start()], _mask_of(given[0]))
-            done = given.end()
+            parts += (text[done : value_match.start()], _mask_of(value_match[0]))
+            done = value_match.end()
     return "".join((*parts, text[done:]))
 
 

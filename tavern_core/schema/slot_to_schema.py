@@ -70,18 +70,22 @@ def _property(slot: Slot, *, with_default: bool, definitions: dict[str, Any] | N
 def _hoisted(slot: Slot, shared: dict[str, Any]) -> dict[str, Any]:
     """The schema of a slot, with its `$defs` moved to the shared ones and renamed if a name is taken."""
     schema = dict(slot.schema or {})
-    own = schema.pop("$defs", {})
-    names = {name: name if shared.get(name, held) == held else f"{slot.key}.{name}" for name, held in own.items()}
+    definitions = schema.pop("$defs", {})
+    names = {
+        name: name if shared.get(name, definition) == definition else f"{slot.key}.{name}"
+        for name, definition in definitions.items()
+    }
     references = {f"#/$defs/{name}": f"#/$defs/{other}" for name, other in names.items()}
 
     def renamed(part: Any) -> Any:
         if isinstance(part, Mapping):
             return {
-                key: references.get(str(held), held) if key == "$ref" else renamed(held) for key, held in part.items()
+                key: references.get(str(value), value) if key == "$ref" else renamed(value)
+                for key, value in part.items()
             }
         return [renamed(item) for item in part] if isinstance(part, list) else part
 
-    shared.update({names[name]: renamed(held) for name, held in own.items()})
+    shared.update({names[name]: renamed(definition) for name, definition in definitions.items()})
     return renamed(schema)  # type: ignore[no-any-return]
 
 

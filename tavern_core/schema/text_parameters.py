@@ -25,10 +25,10 @@ class TextParameters:
 
     def __init__(self, schema: object) -> None:
         self._root = SchemaRoot(schema)
-        whole = self._root.schema
-        merged = self._root.alternatives({key: value for key, value in whole.items() if key not in ("anyOf", "oneOf")})[
-            0
-        ]
+        schema_ = self._root.schema
+        merged = self._root.alternatives(
+            {key: value for key, value in schema_.items() if key not in ("anyOf", "oneOf")}
+        )[0]
         self.schema: dict[str, Any] = merged if isinstance(merged, dict) else {}
         self._declared = self._root.properties
         self._readers: dict[str, TextReader] = {}
@@ -104,12 +104,12 @@ class TextParameters:
                 schema = self._root.schema
                 self._judge = compile_defaults(schema), Validator(schema, "", None, is_foreign=True)
             fill, validator = self._judge
-            whole = arguments if fill is None else fill(arguments)
-            if validator.accepts(whole):
+            completed = arguments if fill is None else fill(arguments)
+            if validator.accepts(completed):
                 return []
         except (SchemaInvalid, ValueError):
             return []  # ValueError: a lone surrogate, which is for the host to refuse
-        return [problem for problem in validator.problems(whole) if problem.keyword not in ("json", "limit")]
+        return [problem for problem in validator.problems(completed) if problem.keyword not in ("json", "limit")]
 
 
 def _only_names(schema: Any) -> frozenset[str] | None:

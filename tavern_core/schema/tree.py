@@ -43,16 +43,16 @@ _DEFS = frozenset(_DEFINITIONS)
 
 def children(node: dict[str, Any]) -> Iterator[tuple[tuple[object, ...], dict[str, Any]]]:
     """The schemas directly inside `node` (booleans left out), each with its path from there."""
-    for keyword, held in node.items():
-        if isinstance(held, dict):
+    for keyword, value in node.items():
+        if isinstance(value, dict):
             if keyword in _MAP:
-                for name, inner in held.items():
+                for name, inner in value.items():
                     if isinstance(inner, dict):
                         yield (keyword, name), inner
             elif keyword in _ONE:
-                yield (keyword,), held
-        elif isinstance(held, list) and keyword in _LIST:
-            for at, inner in enumerate(held):
+                yield (keyword,), value
+        elif isinstance(value, list) and keyword in _LIST:
+            for at, inner in enumerate(value):
                 if isinstance(inner, dict):
                     yield (keyword, at), inner
 
@@ -108,12 +108,12 @@ class SchemaReferences:
         stack: list[tuple[dict[str, Any], str]] = [(schema, "")] if isinstance(schema, dict) else []
         while stack:
             node, base = stack.pop()
-            own = node.get("$id")
-            if isinstance(own, str) and not own.startswith("#"):
-                base = _join(base, urldefrag(own)[0])
+            identifier = node.get("$id")
+            if isinstance(identifier, str) and not identifier.startswith("#"):
+                base = _join(base, urldefrag(identifier)[0])
                 self._roots.setdefault(base, node)
-            elif isinstance(own, str):  # draft 7 names a place by `$id: "#name"`
-                self._anchors.setdefault((base, own[1:]), node)
+            elif isinstance(identifier, str):  # draft 7 names a place by `$id: "#name"`
+                self._anchors.setdefault((base, identifier[1:]), node)
             for keyword in ("$anchor", "$dynamicAnchor"):
                 if isinstance(name := node.get(keyword), str):
                     self._anchors.setdefault((base, name), node)
@@ -137,11 +137,11 @@ class SchemaReferences:
 
     def together(self, schemas: Iterable[Any], keywords: Collection[str] = SAME) -> Iterator[dict[str, Any]]:
         """The schemas that apply to one place: `schemas`, their references, and the schemas under their `keywords`."""
-        stack, seen = list(schemas)[::-1], set()
+        stack, visited = list(schemas)[::-1], set()
         while stack:
             node = stack.pop()
-            if isinstance(node, dict) and id(node) not in seen:
-                seen.add(id(node))
+            if isinstance(node, dict) and id(node) not in visited:
+                visited.add(id(node))
                 yield node
                 stack += [inner for keyword, inner in same_place(node) if keyword in keywords][::-1]
                 stack.append(self.resolve(node))

@@ -48,10 +48,10 @@ def bounded_work(value: Any) -> Iterator[None]:
 
 def _counted(follow: Any) -> Any:
     def reference(engine: Engine, ref: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-        left = _WORK.get()
-        if left is not None:
-            left[0] -= 1
-            if left[0] < 0:
+        remaining = _WORK.get()
+        if remaining is not None:
+            remaining[0] -= 1
+            if remaining[0] < 0:
                 raise TooMuchWork
         yield from follow(engine, ref, value, schema) or ()
 
@@ -90,9 +90,9 @@ def _python_class(draft: Draft) -> type[Engine]:
 
     extend: Callable[..., type[Engine]] = validators.extend
     base = python_draft(draft).VALIDATORS
-    own = {"multipleOf": _multiple_of, "uniqueItems": unique_items, "pattern": _pattern}
-    own |= {keyword: _counted(base[keyword]) for keyword in REFERENCES if keyword in base}
-    return extend(python_draft(draft), own)
+    keywords = {"multipleOf": _multiple_of, "uniqueItems": unique_items, "pattern": _pattern}
+    keywords |= {keyword: _counted(base[keyword]) for keyword in REFERENCES if keyword in base}
+    return extend(python_draft(draft), keywords)
 
 
 def _pattern(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
