@@ -194,8 +194,8 @@ def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapp
         validate = method_without_run(cls, "validate")
         if validate is None:
             return
-        said = validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
-        for text in [said] if isinstance(said, str) else list(said):
+        messages = validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
+        for text in [messages] if isinstance(messages, str) else list(messages):
             yield FlowProblem("BAD_VALUE", f"{node.id!r} ({spec.type}): {text}", node.id)
     except Exception as error:  # noqa: BLE001 - any error of a plugin
         yield FlowProblem("BAD_VALUE", f"{node.id!r}: validate of {spec.type} failed with {error!r}", node.id)
@@ -210,10 +210,10 @@ def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[FlowPr
     code = spec.impl
     if not isinstance(code, NodeCode) or code.cls is None:
         return node
-    given = copy.deepcopy(dict(raw)) if isinstance(raw, Mapping) else node.model_dump(by_alias=True)
+    document = copy.deepcopy(dict(raw)) if isinstance(raw, Mapping) else node.model_dump(by_alias=True)
     try:
         upgrade = method_without_run(code.cls, "upgrade")
-        changed = given if upgrade is None else dict(upgrade(given, node.type_version or 1))
+        changed = document if upgrade is None else dict(upgrade(document, node.type_version or 1))
         return WorkflowNode.model_validate({**changed, "id": node.id, "type": node.type, "typeVersion": spec.version})
     except Exception as error:  # noqa: BLE001 - any error of a plugin
         text = f"{node.id!r} was written for version {node.type_version} of {spec.type}, and its upgrade failed with {error!r}"

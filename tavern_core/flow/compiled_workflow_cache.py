@@ -140,7 +140,7 @@ class WorkflowCompiler:
 
     async def _activate(self, workflow: Workflow, library: CompileLibrary) -> None:
         """Activate the plugins of all nodes in a workflow and in the workflows of its groups."""
-        seen: set[str] = set()
+        visited: set[str] = set()
         queue = [workflow]
         types: dict[str, None] = {}
         while queue:
@@ -148,8 +148,8 @@ class WorkflowCompiler:
             types.update(dict.fromkeys(node.type for node in flow.nodes))
             for node in flow.nodes:
                 reference = group_workflow_id(node, flow, library)
-                if reference and reference not in seen:
-                    seen.add(reference)
+                if reference and reference not in visited:
+                    visited.add(reference)
                     if (inner := library.written(reference)) is not None:
                         queue.append(inner)
         await self._nodes.activate_for(list(types))

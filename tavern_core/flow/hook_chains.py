@@ -48,8 +48,8 @@ class WorkflowHookCalls:
         """
         current, changes = inputs if type(inputs) is dict else dict(inputs), list[InputChange]()
         for impl in implementations:
-            given = {**values, "inputs": copied_parts(current)}
-            changed = await self._changed(impl, given, what, Mapping, "a mapping of inputs")
+            arguments = {**values, "inputs": copied_parts(current)}
+            changed = await self._changed(impl, arguments, what, Mapping, "a mapping of inputs")
             if changed is not None and (names := _differences(current, changed)):
                 changes.append((impl.plugin, ", ".join(names)))
                 current = changed
@@ -66,18 +66,18 @@ class WorkflowHookCalls:
         changed_by: list[str] = []
         what = f"the patch of workflow {workflow.id or 'without a name'}"
         for impl in implementations:
-            given = {"patch": copied_parts(patch), "workflow": copied_parts(workflow.raw)}
-            changed = await self._changed(impl, given, what, list | tuple, "a list of operations")
+            arguments = {"patch": copied_parts(patch), "workflow": copied_parts(workflow.raw)}
+            changed = await self._changed(impl, arguments, what, list | tuple, "a list of operations")
             if changed is not None and not _same(changed, patch):
                 changed_by.append(impl.plugin)
                 patch = changed
         return patch, tuple(changed_by)
 
     async def _changed(
-        self, impl: HookImplementation, given: Mapping[str, Any], what: str, kind: Any, wanted: str
+        self, impl: HookImplementation, arguments: Mapping[str, Any], what: str, kind: Any, wanted: str
     ) -> Any:
         """A copy of a hook's answer, which is of this kind; None: it changes nothing. Raises PolicyDenied."""
-        answer = await self._calls.guard(impl, given, self._mode, what)
+        answer = await self._calls.guard(impl, arguments, self._mode, what)
         if answer is None:
             return None
         if not isinstance(answer, kind) or (kind is Mapping and not all(isinstance(key, str) for key in answer)):

@@ -82,16 +82,16 @@ async def model_answer(
     """
     if on_text is None or not isinstance(model, StreamingLLM):
         return await model.complete(messages, **options)
-    text, left, whole = list[str](), most, None
+    text, remaining, final_answer = list[str](), most, None
     pieces = model.stream(messages, **options)
     async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():  # type: ignore[type-var]
         async for piece in pieces:
             if isinstance(piece, LLMAnswer):
-                whole = piece
+                final_answer = piece
                 continue
             text.append(piece)
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 raise OutputTooLarge(
                     f"the language model answers more than {most:,} characters (limits.outputBytes)",
                     hint="set max_tokens",
@@ -100,4 +100,4 @@ async def model_answer(
                 )
             if on_text(piece) is True:
                 return LLMAnswer("".join(text), STOPPED, model=name)
-    return whole or LLMAnswer("".join(text), model=name)
+    return final_answer or LLMAnswer("".join(text), model=name)

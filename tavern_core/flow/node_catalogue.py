@@ -211,8 +211,10 @@ class Nodes(Mapping[str, NodeSpec]):
             else:
                 remembered += found
         await self._update()
-        seen = [await self._decorated(spec) for spec in remembered]
-        return sorted((*self.known(), *(spec for spec in seen if spec is not None)), key=lambda spec: spec.type)
+        remembered_specs = [await self._decorated(spec) for spec in remembered]
+        return sorted(
+            (*self.known(), *(spec for spec in remembered_specs if spec is not None)), key=lambda spec: spec.type
+        )
 
     @property
     def _builtin_plugins(self) -> builtins.list[str]:
@@ -297,11 +299,14 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
     takes = {key for slots in (spec.inputs, *(mode.inputs or {} for mode in spec.modes.values())) for key in slots}
     if why := definition_mismatch(answer, None if spec.dynamic_slots else takes):
         return why
-    if gone := sorted(spec.capabilities - frozenset(answer.capabilities)):
-        return f"it tried to remove a safeguard of the node: the capability {gone[0]}"
-    for side, slots, own in (("input", answer.inputs, spec.inputs), ("output", answer.outputs, spec.outputs)):
-        if gone := sorted(own.keys() - slots.keys()):
-            return f"it took the {side} {gone[0]!r} away, which the node's code needs"
+    if lost := sorted(spec.capabilities - frozenset(answer.capabilities)):
+        return f"it tried to remove a safeguard of the node: the capability {lost[0]}"
+    for side, slots, original_slots in (
+        ("input", answer.inputs, spec.inputs),
+        ("output", answer.outputs, spec.outputs),
+    ):
+        if lost := sorted(original_slots.keys() - slots.keys()):
+            return f"it took the {side} {lost[0]!r} away, which the node's code needs"
     return ""
 
 

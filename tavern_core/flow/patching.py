@@ -150,13 +150,13 @@ class WorkflowPatcher:
                 patch, changed_by = await self._calls.change_patch(implementations, patch, before)
                 patch = plain_patch(patch)
             done = apply_patch(before, patch)
-            said = (await self._compiler.compiled(done.workflow)).problems
-            if _move_values(patch, done, said):
+            compiled_problems = (await self._compiler.compiled(done.workflow)).problems
+            if _move_values(patch, done, compiled_problems):
                 done = apply_patch(before, patch)
-                said = (await self._compiler.compiled(done.workflow)).problems
+                compiled_problems = (await self._compiler.compiled(done.workflow)).problems
         except PatchRefused as refused:
             return PatchOutcome(False, before, problems=refused.problems, changed_by=changed_by)
-        problems = await self._problems(before, done, said)
+        problems = await self._problems(before, done, compiled_problems)
         if any(each.severity == "error" and not each.is_old for each in problems):
             return PatchOutcome(False, before, problems=problems, changed_by=changed_by)
         workflow, ids = with_ids(done, seed)
@@ -174,15 +174,15 @@ class WorkflowPatcher:
         """
         outer = current.get()
         caller = (outer and outer[2]) or self._host
-        about = {
+        facts = {
             "workflow": workflow.id, "rev": workflow.rev, "summary": self._mask(dict(summary)), **more, **caller.whose()
         }  # fmt: skip
         content = self._mask(dict(workflow.raw))
         text = to_json(content)
-        data = logged = {**about, "content": content}
+        data = logged = {**facts, "content": content}
         if len(text) > _LARGEST_LOGGED:
             size = {"bytes": len(text), "sha256": sha256(text).hexdigest(), "nodes": len(workflow.nodes)}
-            logged = {**about, "reference": size}
+            logged = {**facts, "reference": size}
         self._recorder.note_large(UPDATE_WORKFLOW_STATE_FROM_AGENT, data, logged)
 
     def arrange(self, what: Any, *, keep: bool, dry_run: bool) -> Workflow:
@@ -197,16 +197,16 @@ class WorkflowPatcher:
         return saved
 
     async def _problems(
-        self, before: Workflow, done: PatchedWorkflow, said: tuple[FlowProblem, ...]
+        self, before: Workflow, done: PatchedWorkflow, compiled_problems: tuple[FlowProblem, ...]
     ) -> tuple[PatchProblem, ...]:
         """The problems of the result; the workflow before is only checked if there are errors."""
-        found = tuple(problems_of_patch(said, done))
+        found = tuple(problems_of_patch(compiled_problems, done))
         if not any(each.severity == "error" for each in found):
             return found
         old = {each.identity for each in (await self._compiler.compiled(before)).problems if each.severity == "error"}
         return tuple(
             replace(each, is_old=True, op=None) if each.severity == "error" and problem.identity in old else each
-            for problem, each in zip(said, found, strict=True)
+            for problem, each in zip(compiled_problems, found, strict=True)
         )
 
     def file(self, what: Any, *, or_none: bool = False) -> Path | None:
@@ -236,16 +236,16 @@ class WorkflowPatcher:
         return found.path
 
 
-def _move_values(patch: list[Any], done: PatchedWorkflow, said: tuple[FlowProblem, ...]) -> bool:
+def _move_values(patch: list[Any], done: PatchedWorkflow, problems: tuple[FlowProblem, ...]) -> bool:
     """Copy values that new nodes have for their inputs in `data`, as in seed 003, to `inputValues`; whether there were any."""
     moved = False
-    for problem in said:
+    for problem in problems:
         at = done.names.nodes.get(problem.node)
         value: Any = None if at is None else patch[at].get("value")
         data = value.get("data") if isinstance(value, dict) else None
         if problem.code == "UNKNOWN_INPUT" and isinstance(data, dict) and problem.slot in data:
-            given = value.get("inputValues") or {}
-            value["inputValues"] = {**given, problem.slot: given.get(problem.slot, data[problem.slot])}
+            input_values = value.get("inputValues") or {}
+            value["inputValues"] = {**input_values, problem.slot: input_values.get(problem.slot, data[problem.slot])}
             moved = True
     return moved
 

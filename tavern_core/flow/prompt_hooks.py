@@ -69,9 +69,9 @@ class PromptHooks:
             if impl.plugin == asker:
                 continue
             tables = self._lifecycle.tables
-            given = {"prompt": json_or(request.prompt(), None), "conversation": json_or(request.conversation, None)}
+            arguments = {"prompt": json_or(request.prompt(), None), "conversation": json_or(request.conversation, None)}
             answer = await tables.calls.guard(
-                impl, given, tables.mode, f"the request to {request.model or 'the language model'}"
+                impl, arguments, tables.mode, f"the request to {request.model or 'the language model'}"
             )
             if answer is None:
                 continue

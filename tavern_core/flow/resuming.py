@@ -41,7 +41,11 @@ class ResumedRun:
 
 
 def taken_up(
-    kept: StoredRun, journal: Journal, answers: Mapping[str, Any], inputs: Mapping[str, Any], options: Mapping[str, Any]
+    stored: StoredRun,
+    journal: Journal,
+    answers: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> ResumedRun:
     """Collect the data with which the run continues.
 
@@ -49,29 +53,34 @@ def taken_up(
         InputInvalid: an answer does not fit its question, or answers none (INPUT_SCHEMA_INVALID).
         UsageError: it was resumed and is complete; a secret must be passed again; it has no time left; an option is invalid here (USAGE).
     """
-    run_id = kept.run_id
+    run_id = stored.run_id
     if wrong := next((name for name in _NOT_AGAIN if name in options), None):
         raise UsageError(f"a run that is taken up has no option {wrong!r}", hint="it stays the run that it is")
-    if kept.state == "complete" and kept.times_taken_up:
+    if stored.state == "complete" and stored.times_taken_up:
         raise UsageError(
             f"{run_id} was taken up already, and is complete",
             hint=f"run it again: run(workflow, inputs, again={run_id!r})",
         )
-    _check_answers(kept, answers)
-    if missing := [key for key in kept.masked if key in kept.inputs and key not in inputs]:
+    _check_answers(stored, answers)
+    if missing := [key for key in stored.masked if key in stored.inputs and key not in inputs]:
         raise UsageError(
             f"{run_id} was given secrets, or values that no file can hold, and they are not stored: {', '.join(missing)}",
             hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}})",
         )
-    known = {key: value for key, value in kept.answers.items() if f"answers/{key}" not in kept.masked}
-    must_see = bool(inputs) or any(key.startswith("changed/") for key in kept.masked)
-    seen = None if must_see else kept.inputs if kept.changed is None else kept.changed
-    chosen = {**_left(kept, options), **options, "answers": {**known, **answers}}
+    known = {key: value for key, value in stored.answers.items() if f"answers/{key}" not in stored.masked}
+    must_see = bool(inputs) or any(key.startswith("changed/") for key in stored.masked)
+    hooked_inputs = None if must_see else stored.inputs if stored.changed is None else stored.changed
+    chosen = {**_left(stored, options), **options, "answers": {**known, **answers}}
     anew = frozenset(
         name.rpartition("#")[0] for name, value in answers.items() if name in known and known[name] != value
     )
     return ResumedRun(
-        replace(kept, times_taken_up=kept.times_taken_up + 1), journal, {**kept.inputs, **inputs}, seen, chosen, anew
+        replace(stored, times_taken_up=stored.times_taken_up + 1),
+        journal,
+        {**stored.inputs, **inputs},
+        hooked_inputs,
+        chosen,
+        anew,
     )
 
 
@@ -105,28 +114,28 @@ def document_of_run(kept: StoredRun, workflow_files: WorkflowFiles) -> Workflow:
     return workflow.model_copy(update={"id": kept.workflow})
 
 
-def _left(kept: StoredRun, options: Mapping[str, Any]) -> dict[str, Any]:
+def _left(stored: StoredRun, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the run, with the rest of its deadline. Raises UsageError: no time is left, and no new one is passed (USAGE)."""
-    own = dict(kept.options)
-    if (limit := own.get("timeout_ms")) is not None and "timeout_ms" not in options:
-        own["timeout_ms"] = limit - int(kept.latency_ms)
-        if own["timeout_ms"] < 1:
+    options_of_run = dict(stored.options)
+    if (limit := options_of_run.get("timeout_ms")) is not None and "timeout_ms" not in options:
+        options_of_run["timeout_ms"] = limit - int(stored.latency_ms)
+        if options_of_run["timeout_ms"] < 1:
             raise UsageError(
-                f"{kept.run_id} has used up the {limit} ms that it was given",
-                hint=f"give it more time: resume({kept.run_id!r}, timeout_ms=...)",
+                f"{stored.run_id} has used up the {limit} ms that it was given",
+                hint=f"give it more time: resume({stored.run_id!r}, timeout_ms=...)",
             )
-    return own
+    return options_of_run
 
 
-def _check_answers(kept: StoredRun, answers: Mapping[str, Any]) -> None:
+def _check_answers(stored: StoredRun, answers: Mapping[str, Any]) -> None:
     """Check that the answers fit the questions. Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
-    known = [*(asked["id"] for asked in kept.questions), *kept.answers]
+    known = [*(asked["id"] for asked in stored.questions), *stored.answers]
     if unknown := [name for name in answers if name not in known]:
         raise InputInvalid(
-            f"{kept.run_id} did not ask {unknown[0]!r}", hint=did_you_mean(unknown[0], known) or f"open questions: {', '.join(known) or 'none'}",
+            f"{stored.run_id} did not ask {unknown[0]!r}", hint=did_you_mean(unknown[0], known) or f"open questions: {', '.join(known) or 'none'}",
             problems=[{"pointer": f"/{name}", "message": "unknown question"} for name in unknown],
         )  # fmt: skip
-    for asked in kept.questions:
+    for asked in stored.questions:
         name = asked["id"]
         if (
             name in answers

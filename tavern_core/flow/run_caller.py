@@ -91,16 +91,16 @@ def taken_up_as(run_id: str, caller: CallContext, resumer: CallContext | None, h
     scopes = dict(caller.scopes)
     for name, scope in resumer.scopes.items():
         scopes[name] = (common(name, scopes.get(name), scope) or ()) if name in scopes else scope
-    mine, yours = resumer.budget, caller.budget
-    left = (
+    resumer_budget, caller_budget = resumer.budget, caller.budget
+    remaining = (
         None
-        if yours.max_tool_calls is None
-        else resumer.ledger.drawn + max(0, yours.max_tool_calls - caller.ledger.drawn)
+        if caller_budget.max_tool_calls is None
+        else resumer.ledger.drawn + max(0, caller_budget.max_tool_calls - caller.ledger.drawn)
     )
     budget = Budget(
-        _least(mine.timeout_ms, yours.timeout_ms),
-        _least(mine.max_retries, yours.max_retries),
-        _least(mine.max_tool_calls, left),
+        _least(resumer_budget.timeout_ms, caller_budget.timeout_ms),
+        _least(resumer_budget.max_retries, caller_budget.max_retries),
+        _least(resumer_budget.max_tool_calls, remaining),
     )
     resumer.ledger.content_read.take_over(caller.ledger.content_read)
     return replace(

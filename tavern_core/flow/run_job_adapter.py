@@ -49,10 +49,10 @@ class RunJobAdapter:
         from tavern_core.flow.engine.sqlite_run_store import MOST_RUNS
 
         with suppress(StateDamaged):
-            kept = (run for run in self._workflows.kept(most=2 * MOST_RUNS) if owner is None or _is_of(run, owner))
+            runs = (run for run in self._workflows.kept(most=2 * MOST_RUNS) if owner is None or _is_of(run, owner))
             fitting = (
                 job
-                for job in map(self._of, kept)
+                for job in map(self._of, runs)
                 if (not statuses or job.status in statuses) and (not tools or job.tool in tools)
             )
             return [*islice(fitting, most)]
@@ -88,21 +88,21 @@ class RunJobAdapter:
     def result(self, run_id: str, named: Collection[str] = ()) -> ToolResult | None:
         """See `RunJobs`."""
         with suppress(StateDamaged, ValueError):  # what was masked may not be read again
-            kept = self._workflows.kept_run(run_id)
-            if kept is not None and kept.outputs is not None:
-                value = to_plain(answer_of(from_plain(kept.outputs), named), tagged=False)
+            stored = self._workflows.kept_run(run_id)
+            if stored is not None and stored.outputs is not None:
+                value = to_plain(answer_of(from_plain(stored.outputs), named), tagged=False)
                 sources = self._workflows.sources(run_id)
                 return ToolResult(
                     True, value, job=run_id, meta={"run": run_id, **({MARK: [*sources]} if sources else {})}
                 )
         return None
 
-    def _of(self, kept: StoredRun) -> Job:
-        status = OF_RUNS.get(kept.state, "failed")
-        first = kept.errors[0] if kept.errors else None
+    def _of(self, stored: StoredRun) -> Job:
+        status = OF_RUNS.get(stored.state, "failed")
+        first = stored.errors[0] if stored.errors else None
         error = CANCELLED if status == "cancelled" else None
-        if kept.state == "interrupted":
-            error = replace(_LOST, fix=f"tavern workflows resume {kept.run_id}")
+        if stored.state == "interrupted":
+            error = replace(_LOST, fix=f"tavern workflows resume {stored.run_id}")
         if status == "failed" and first is not None:
             error = ToolError(
                 str(first.get("kind", "UPSTREAM_ERROR")),
@@ -114,19 +114,19 @@ class RunJobAdapter:
         asked: tuple[Mapping[str, Any], ...] = ()
         if status in ("running", "input_required"):
             with suppress(RunNotFound, StateDamaged):
-                asked = tuple(question.to_json() for question in self._workflows.questions(kept.run_id))
+                asked = tuple(question.to_json() for question in self._workflows.questions(stored.run_id))
         if asked:
             status = "input_required"
-        elif status == "input_required" and self._workflows.is_going_on(kept.run_id):
+        elif status == "input_required" and self._workflows.is_going_on(stored.run_id):
             status = "running"  # its process takes up the answer, or its cancellation, in a moment
-        principal, _ = _who(kept)
+        principal, _ = _who(stored)
         return Job(
-            kept.run_id,
-            f"workflow:{kept.workflow}" if kept.workflow else "workflow",
+            stored.run_id,
+            f"workflow:{stored.workflow}" if stored.workflow else "workflow",
             status,
             principal,
-            kept.started,
-            kept.updated,
+            stored.started,
+            stored.updated,
             None,
             asked,
             error,

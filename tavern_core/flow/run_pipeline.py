@@ -121,17 +121,17 @@ class WorkflowRunner:
     ) -> AdmittedRun:
         """The same for a stored run, which no other process can resume from now on. Raises as `Workflows.resume`."""
         await self.compiler.plugin_workflows.prepare()
-        kept, journal = self.caches.runs.take_up(run_id)
+        stored, journal = self.caches.runs.take_up(run_id)
         try:
-            asked = {str(question["id"]) for question in kept.questions}
-            left = {name: value for name, value in self.caches.runs.answers(run_id).items() if name in asked}
-            taken = taken_up(kept, journal, {**left, **answers}, inputs, options)
+            asked = {str(question["id"]) for question in stored.questions}
+            left_answers = {name: value for name, value in self.caches.runs.answers(run_id).items() if name in asked}
+            resumed = taken_up(stored, journal, {**left_answers, **answers}, inputs, options)
             drawn = self.caches.runs.calls(run_id)
             caller = taken_up_as(
-                run_id, caller_from_json(run_id, kept.caller, drawn, self._host), self._caller(context), self._host
+                run_id, caller_from_json(run_id, stored.caller, drawn, self._host), self._caller(context), self._host
             )
             return await self._begin(
-                document_of_run(kept, self._workflow_files), taken.inputs, caller, taken.options, taken
+                document_of_run(stored, self._workflow_files), resumed.inputs, caller, resumed.options, resumed
             )
         except BaseException:
             journal.close()
@@ -143,12 +143,12 @@ class WorkflowRunner:
         return context if context is not None or outer is None else outer[2]
 
     async def _seen(
-        self, inputs: dict[str, Any], log: RunEventLog, info: RunInfo, taken: ResumedRun | None
+        self, inputs: dict[str, Any], log: RunEventLog, info: RunInfo, resumed: ResumedRun | None
     ) -> tuple[dict[str, Any], bool]:
         """The inputs as hooks have changed them, once for a run and its resumptions; and whether they did."""
-        if taken is None or taken.hooked_inputs is None:
+        if resumed is None or resumed.hooked_inputs is None:
             return await self._changed(inputs, log, info)
-        return dict(taken.hooked_inputs), taken.stored.changed is not None
+        return dict(resumed.hooked_inputs), resumed.stored.changed is not None
 
     def _log_of(self, run_id: str) -> RunEventLog:
         """The event log of a run; that of a resumed run continues after the stored events."""
@@ -165,37 +165,37 @@ class WorkflowRunner:
         inputs: Mapping[str, Any],
         caller: CallContext,
         options: Mapping[str, Any],
-        taken: ResumedRun | None = None,
+        resumed: ResumedRun | None = None,
     ) -> AdmittedRun:
         compiled = await self.compiler.compiled(what)
         if compiled.prepared is None:
             raise compiled.refuse()
         await self._rights.check(_specs(compiled.prepared), caller)
-        request = self._request(options, taken)
-        earlier = self._earlier(request.again, caller, compiled.prepared, request.start_at, taken)
-        run_id = taken.stored.run_id if taken is not None else request.run_id or new_run_id()
-        log = RunEventLog() if taken is None else self._log_of(run_id)
+        request = self._request(options, resumed)
+        earlier = self._earlier(request.again, caller, compiled.prepared, request.start_at, resumed)
+        run_id = resumed.stored.run_id if resumed is not None else request.run_id or new_run_id()
+        log = RunEventLog() if resumed is None else self._log_of(run_id)
         info = RunInfo(run_id, compiled.workflow.id, caller.principal or "")
         inputs = {key: plain(value) for key, value in inputs.items()}
-        seen, is_changed = await self._seen(inputs, log, info, taken)
-        chosen_inputs = _chosen(seen, info, compiled.prepared)
+        hooked_inputs, is_changed = await self._seen(inputs, log, info, resumed)
+        chosen_inputs = _chosen(hooked_inputs, info, compiled.prepared)
         _check_inputs(compiled.prepared, chosen_inputs, info)
         wanted_steps(compiled.prepared, request.options.to)
         cache, recorder = self._cache(request, earlier), None
         if request.keep:
-            about = await self._about(run_id, compiled.workflow, caller, taken)
-            about = replace(  # the inputs are copied, because nodes may change them
-                about, inputs=deep_copy(inputs), changed=deep_copy(chosen_inputs) if is_changed else None,
-                options=stored_options(request.options, options, about.latency_ms),
+            stored = await self._about(run_id, compiled.workflow, caller, resumed)
+            stored = replace(  # the inputs are copied, because nodes may change them
+                stored, inputs=deep_copy(inputs), changed=deep_copy(chosen_inputs) if is_changed else None,
+                options=stored_options(request.options, options, stored.latency_ms),
             )  # fmt: skip
-            recorder = RunRecorder(self.caches.runs, cache, about, None if taken is None else taken.journal)
-        times, around = 0 if taken is None else taken.stored.times_taken_up, self._node_hooks(info)
+            recorder = RunRecorder(self.caches.runs, cache, stored, None if resumed is None else resumed.journal)
+        times, around = 0 if resumed is None else resumed.stored.times_taken_up, self._node_hooks(info)
         run = Run(
             compiled.prepared, chosen_inputs, host=self._run_host, context=caller, options=request.options,
             beginning=RunStart(run_id, cache, request.answers, log, times, around, recorder),
         )  # fmt: skip
-        self._take_over_reading(run, request.again if taken is None else run_id)
-        self.remembered.add(run, cache, is_taken_up=taken is not None)
+        self._take_over_reading(run, request.again if resumed is None else run_id)
+        self.remembered.add(run, cache, is_taken_up=resumed is not None)
         return AdmittedRun(run, info, recorder)
 
     def _cache(self, request: RunRequest, earlier: EarlierResults | None) -> RunCache:
@@ -204,10 +204,10 @@ class WorkflowRunner:
             caches.session, caches.disk, earlier, is_off=is_off, write=caches.runs.written, is_stored=request.keep
         )
 
-    def _request(self, options: Mapping[str, Any], taken: ResumedRun | None) -> RunRequest:
+    def _request(self, options: Mapping[str, Any], resumed: ResumedRun | None) -> RunRequest:
         """The options of a run. Raises UsageError: they do not fit together, or the id is taken (USAGE)."""
         request = RunRequest.read(options, self._defaults)
-        if request.start_at and request.again is None and taken is None:
+        if request.start_at and request.again is None and resumed is None:
             raise UsageError(
                 "start_at needs `again`: the run whose other outputs are reused",
                 hint="run(what, inputs, again=run_id, start_at=[...])",
@@ -227,10 +227,12 @@ class WorkflowRunner:
             known = self.remembered.get(earlier)
             has_read(run, (known[0].reads or ()) if known is not None else self.caches.runs.sources(earlier))
 
-    async def _about(self, run_id: str, workflow: Workflow, caller: CallContext, taken: ResumedRun | None) -> StoredRun:
+    async def _about(
+        self, run_id: str, workflow: Workflow, caller: CallContext, resumed: ResumedRun | None
+    ) -> StoredRun:
         """The stored data of a run that are known before its inputs."""
-        if taken is not None:
-            return replace(taken.stored, masked=())
+        if resumed is not None:
+            return replace(resumed.stored, masked=())
         who = caller_to_json(caller, self._host, await self._rights.limit(caller))
         return StoredRun(run_id, workflow.id, "running", time.time(), content=workflow.raw, caller=who)
 
@@ -268,8 +270,8 @@ class WorkflowRunner:
             untrusted=tuple(run.reads or ()),
         )
         if observers := self._hooks.of("tavern_after_workflow"):
-            seen = RunInfo(run.id, info.workflow, info.principal, result.state)
-            await self._calls.notify(observers, {"run": seen, "outputs": dict(result.outputs)})
+            run_info = RunInfo(run.id, info.workflow, info.principal, result.state)
+            await self._calls.notify(observers, {"run": run_info, "outputs": dict(result.outputs)})
         return result
 
     def _frame(self, run: Run) -> Frame:
@@ -279,36 +281,36 @@ class WorkflowRunner:
 
     async def _changed(self, inputs: Mapping[str, Any], log: RunEventLog, info: RunInfo) -> tuple[dict[str, Any], bool]:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
-        own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
+        private_inputs, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
         if not implementations or any(
-            map(nesting_mismatch, own.values())
+            map(nesting_mismatch, private_inputs.values())
         ):  # such a value is refused, with or without hooks
-            return own, False
-        own, changes = await self._calls.change_inputs(
-            implementations, {"run": info}, own, f"workflow {info.workflow or 'without a name'}"
+            return private_inputs, False
+        private_inputs, changes = await self._calls.change_inputs(
+            implementations, {"run": info}, private_inputs, f"workflow {info.workflow or 'without a name'}"
         )
         for plugin, what in changes:
             log.add("changed", "", {"plugin": plugin, "inputs": what})
             self._note(WORKFLOW_CHANGED, {"runId": info.run_id, "plugin": plugin, "inputs": what})
-        return own, bool(changes)
+        return private_inputs, bool(changes)
 
     def _earlier(
-        self, again: str | None, caller: CallContext, prepared: PreparedPlan, start_at: Any, taken: ResumedRun | None
+        self, again: str | None, caller: CallContext, prepared: PreparedPlan, start_at: Any, resumed: ResumedRun | None
     ) -> EarlierResults | None:
         """The answers of an earlier run, or of this one before it is resumed. Raises PolicyDenied: they belong to another caller."""
-        if taken is not None:
-            again = taken.stored.run_id
+        if resumed is not None:
+            again = resumed.stored.run_id
         if again is None:
             return None
         lost: Mapping[str, str] | None
         known = self.remembered.get(again)
-        if known is not None and (taken is None or known[0].times_taken_up == taken.stored.times_taken_up - 1):
+        if known is not None and (resumed is None or known[0].times_taken_up == resumed.stored.times_taken_up - 1):
             steps, lost, owner = dict(known[1].steps), None, known[0].context
         else:
-            kept = self.caches.runs.find(again)
+            stored = self.caches.runs.find(again)
             steps, lost = self.caches.runs.steps(again)
-            owner = caller if caller is self._host else caller_from_json(again, kept.caller, 0, self._host)
-        if taken is None and caller is not self._host:
+            owner = caller if caller is self._host else caller_from_json(again, stored.caller, 0, self._host)
+        if resumed is None and caller is not self._host:
             judge_owner(again, owner, caller, self._host)
         names = {start_at} if isinstance(start_at, str) else set(start_at)
         for name in names:
@@ -318,7 +320,9 @@ class WorkflowRunner:
                     f"the workflow has no node {name!r}",
                     hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}",
                 )
-        return EarlierResults(steps, names if taken is None else names | taken.anew, lost, is_same=taken is not None)
+        return EarlierResults(
+            steps, names if resumed is None else names | resumed.anew, lost, is_same=resumed is not None
+        )
 
 
 def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: PreparedPlan) -> dict[str, Any]:
@@ -345,9 +349,9 @@ def _check_inputs(prepared: PreparedPlan, inputs: Mapping[str, Any], info: RunIn
             if not slot.is_stream and (why := input_mismatch(slot, inputs.get(key, slot.default)))
         } or {error.slot: error.why}  # a stream
         defaults = [key for key in found if key not in inputs and slots[key].default is not ABSENT]
-        said = [f"{'the default of ' * (key in defaults)}input {key!r} {why}" for key, why in found.items()]
+        messages = [f"{'the default of ' * (key in defaults)}input {key!r} {why}" for key, why in found.items()]
         raise InputInvalid(
-            f"workflow {info.workflow or 'without a name'}: {'; '.join(said)}",
+            f"workflow {info.workflow or 'without a name'}: {'; '.join(messages)}",
             hint=f"give {', '.join(defaults)}, or correct interfaceInputs"
             if defaults
             else f"inputs: {', '.join(slots)}",
@@ -357,14 +361,14 @@ def _check_inputs(prepared: PreparedPlan, inputs: Mapping[str, Any], info: RunIn
 
 def _specs(prepared: PreparedPlan) -> Iterator[NodeSpec]:
     """Every node type in a plan and in its groups, each once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     types: set[str] = set()
     stack = [prepared]
     while stack:
         each = stack.pop()
-        if id(each) in seen:
+        if id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         stack.extend(each.inner.values())
         for work in each.works:
             if work.step.type not in types:

@@ -54,17 +54,19 @@ def record_of(
         has_ended: no process runs it: what was running then is interrupted.
         prepared: the workflow that ran, for the inputs of its nodes; None: not available any more.
     """
-    given = {path: {key: value for key, value in those.items() if value is not Skip} for path, those in outputs.items()}
+    outputs_by_path = {
+        path: {key: value for key, value in those.items() if value is not Skip} for path, those in outputs.items()
+    }
     found = _noted(events)
-    for path in given:  # it ended, but its process ended before that was written
+    for path in outputs_by_path:  # it ended, but its process ended before that was written
         found.setdefault(path, {"state": "complete"})
     if has_ended:
         stays = FINAL_STATES | {"waiting"} if kept.state == "waiting" else FINAL_STATES
         for node in found.values():
             node["state"] = node["state"] if node["state"] in stays else "interrupted"
-    inputs = _inputs(prepared, kept, given)
+    inputs = _inputs(prepared, kept, outputs_by_path)
     nodes = {
-        path: NodeRecord(path, **facts, inputs=inputs.get(path, {}), outputs=given.get(path, {}))
+        path: NodeRecord(path, **facts, inputs=inputs.get(path, {}), outputs=outputs_by_path.get(path, {}))
         for path, facts in found.items()
     }
     return RunRecord(
@@ -80,7 +82,9 @@ def record_of(
     )
 
 
-def _inputs(prepared: PreparedPlan | None, kept: StoredRun, given: Mapping[str, Outputs]) -> dict[str, dict[str, Any]]:
+def _inputs(
+    prepared: PreparedPlan | None, kept: StoredRun, outputs_by_path: Mapping[str, Outputs]
+) -> dict[str, dict[str, Any]]:
     """The inputs of the workflow's own nodes: values of the file, and values from edges."""
     works = prepared.works if prepared is not None else ()
     defaults = (
@@ -89,7 +93,7 @@ def _inputs(prepared: PreparedPlan | None, kept: StoredRun, given: Mapping[str, 
         else {}
     )
     interface = {**defaults, **(kept.inputs if kept.changed is None else kept.changed)}
-    from_ = [interface if work.step.kind == "input" else given.get(work.step.id, {}) for work in works]
+    from_ = [interface if work.step.kind == "input" else outputs_by_path.get(work.step.id, {}) for work in works]
     found = {}
     for work in works:
         inputs = dict(work.values)

@@ -90,9 +90,9 @@ class RunRecorder:
     def node_ended(self, run: Run, path: str) -> None:
         """Record the end of a node and all earlier events before any dependent node begins."""
         unwritten, journal = self._cache.unwritten, self._journal
-        if unwritten is None or journal is None or (kept := unwritten.pop(path, None)) is None:
+        if unwritten is None or journal is None or (entry := unwritten.pop(path, None)) is None:
             return
-        key, mark, outputs = kept
+        key, mark, outputs = entry
         made = self._cache.encoded_answers.pop(path, None)
         if made is None:
             made = self._store.written(outputs)
@@ -136,9 +136,9 @@ class RunRecorder:
             if self._journal.is_asked_to_end:
                 run.cancel()
             for question in list(run.questions):
-                if (left := self._journal.answer_to(question)) is not None:
+                if (answer := self._journal.answer_to(question)) is not None:
                     with suppress(InputInvalid):  # it was already checked
-                        run.answer(question, left["value"])
+                        run.answer(question, answer["value"])
                     self._left.add(question)
         if self._left:
             self._write(run, _state(run))
@@ -178,7 +178,7 @@ class RunRecorder:
         """Write new data."""
         if (journal := self._journal) is None:
             return
-        left = list(self._left)  # first: what comes from now on may not be in what is stored
+        used_answers = list(self._left)  # first: what comes from now on may not be in what is stored
         if self._stamp is not self._store.stamp():
             self._fix()  # there are new secrets
         self._new_rows(run)
@@ -188,7 +188,7 @@ class RunRecorder:
             self._give_up(error)
             return
         self._saved, self._rows = self._read_events, []
-        for question in left:
+        for question in used_answers:
             journal.forget_answer(question)
             self._left.discard(question)
 

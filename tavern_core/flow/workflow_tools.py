@@ -268,13 +268,13 @@ class WorkflowEngine:
         """The run of a job, from where it waited for an approval; None: it was resumed elsewhere, and is over."""
         from tavern_core.flow.engine.journal import RunContinuesElsewhere
 
-        while (kept := self._workflows.kept_run(run_id)) is not None:
-            if kept.state != "running":
-                if kept.state == "complete" or (
-                    kept.errors and kept.errors[0].get("kind") != errors.ApprovalRequired.code
+        while (stored := self._workflows.kept_run(run_id)) is not None:
+            if stored.state != "running":
+                if stored.state == "complete" or (
+                    stored.errors and stored.errors[0].get("kind") != errors.ApprovalRequired.code
                 ):
                     return None
-                unstored = {name: arguments[name] for name in kept.masked if name in arguments}
+                unstored = {name: arguments[name] for name in stored.masked if name in arguments}
                 with suppress(RunContinuesElsewhere):
                     return await self._workflows.take_up(run_id, inputs=unstored, context=context)
             await asyncio.sleep(_LOOK_S)
@@ -284,14 +284,14 @@ class WorkflowEngine:
         """The result of a run that another process has resumed. Raises CallError: it has failed there."""
         from tavern_core.kernel.nodes.json_values import from_plain, to_plain
 
-        kept = self._workflows.kept_run(run_id)
-        if kept is None or kept.state != "complete":
-            first = {} if kept is None or not kept.errors else kept.errors[0]
+        stored = self._workflows.kept_run(run_id)
+        if stored is None or stored.state != "complete":
+            first = {} if stored is None or not stored.errors else stored.errors[0]
             raise call_error_of(str(first.get("kind") or errors.ConnectionLost.code))(
                 str(first.get("message") or f"{run_id} is not stored any more"),
                 hint=str(first.get("hint") or ""), outcome="unknown", runId=run_id,
             )  # fmt: skip
-        outputs = dict(from_plain(kept.outputs or {}))
+        outputs = dict(from_plain(stored.outputs or {}))
         value = answer_of(dict(outputs.get(only, {})) if only else outputs, named)
         return ToolResult(True, to_plain(value, tagged=False), job=run_id)
 
@@ -311,13 +311,13 @@ def _one_node(
         nodes.append({"id": "in", "type": "core:GroupInput"})
     if outputs:
         nodes.append({"id": "out", "type": "core:GroupOutput"})
-    ends = [("in", "node", key) for key in inputs] + [("node", "out", key) for key in outputs]
+    edges = [("in", "node", key) for key in inputs] + [("node", "out", key) for key in outputs]
     content = {
         "name": type_,
         "nodes": nodes,
         "edges": [
             {"id": str(at), "source": source, "sourceHandle": key, "target": target, "targetHandle": key}
-            for at, (source, target, key) in enumerate(ends)
+            for at, (source, target, key) in enumerate(edges)
         ],
         "interfaceInputs": {key: {"dataFlowType": slot.type, "isStream": True} for key, slot in inputs.items()},
         "interfaceOutputs": {
@@ -332,11 +332,11 @@ def _about_arguments(error: UpstreamError, type_: str, arguments: Mapping[str, A
     found = [each for each in error.details.get("problems", ()) if each.get("severity") == "error"]
     if not found or any(each["code"] != "BAD_VALUE" or each.get("slot") not in arguments for each in found):
         return error
-    said = [each["message"].replace(" of 'node'", "", 1) for each in found]
+    messages = [each["message"].replace(" of 'node'", "", 1) for each in found]
     return InputInvalid(
-        f"node {type_}: {'; '.join(said)}",
+        f"node {type_}: {'; '.join(messages)}",
         hint=f"correct {', '.join(repr(each['slot']) for each in found)}",
-        problems=[{"path": f"/{each['slot']}", "message": text} for each, text in zip(found, said, strict=True)],
+        problems=[{"path": f"/{each['slot']}", "message": text} for each, text in zip(found, messages, strict=True)],
     )
 
 
@@ -353,7 +353,7 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
         raise
 
 
-def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Callable[[bytes], Any]) -> ToolResult:
+def _tool_result(result: RunResult, only: str, named: Collection[str], store: Callable[[bytes], Any]) -> ToolResult:
     from tavern_core.kernel.nodes.json_values import to_plain
     from tavern_core.schema.bounded_json_copying import NotPlainData
 
@@ -366,7 +366,7 @@ def _tool_result(result: RunResult, only: str, named: Collection[str], kept: Cal
     links: list[dict[str, Any]] = []
 
     def large(data: bytes) -> Any:
-        if (link := kept(data)) is not None:
+        if (link := store(data)) is not None:
             links.append(link)
         return link
 

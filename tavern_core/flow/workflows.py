@@ -294,10 +294,10 @@ class Workflows(Mapping[str, "Workflow"]):
         """
         if (run := self._local_run(run_id)) is not None and not run.is_left:
             return run.answer(question, value)
-        kept = self.run_store.get(run_id)
-        asked = next((each for each in _asked(kept) if each.id == question), None)
+        stored = self.run_store.get(run_id)
+        asked = next((each for each in _asked(stored) if each.id == question), None)
         if asked is None:
-            if kept is not None and question in kept.answers:
+            if stored is not None and question in stored.answers:
                 return False
             raise self._not_here(run_id)
         if (refusal := asked.refusal(value)) is not None:
@@ -380,17 +380,17 @@ class Workflows(Mapping[str, "Workflow"]):
         from tavern_core.flow.run_record_building import record_of
 
         has_ended = not self.run_store.is_going_on(run_id)  # asked first, so that all that it wrote is read below
-        kept = self.run_store.find(run_id)
+        stored = self.run_store.find(run_id)
         answered = self.run_store.answers(run_id)
-        asked = (each for each in kept.questions if kept.state in _OPEN and each["id"] not in answered)
-        kept = replace(kept, questions=tuple(asked))
+        asked = (each for each in stored.questions if stored.state in _OPEN and each["id"] not in answered)
+        stored = replace(stored, questions=tuple(asked))
         steps, _ = self.run_store.steps(run_id)
         prepared: PreparedPlan | None = None
-        if "content" not in kept.masked:  # else the values of the file contain secrets
+        if "content" not in stored.masked:  # else the values of the file contain secrets
             with suppress(TavernError):
-                prepared = (await self._runner.compiler.compiled(document_of_run(kept, self.workflow_files))).prepared
+                prepared = (await self._runner.compiler.compiled(document_of_run(stored, self.workflow_files))).prepared
         outputs = {path: made for path, (_, _, made) in steps.items()}
-        return record_of(kept, self.events(run_id), outputs, has_ended, prepared)
+        return record_of(stored, self.events(run_id), outputs, has_ended, prepared)
 
     async def resume(
         self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None,
@@ -481,8 +481,8 @@ class Workflows(Mapping[str, "Workflow"]):
         if (known := self._runs.get(run_id)) is None or not known[0].is_over:
             return known[0] if known is not None else None
         with suppress(StateDamaged):
-            kept = self.run_store.get(run_id)
-            if kept is not None and kept.times_taken_up != known[0].times_taken_up:
+            stored = self.run_store.get(run_id)
+            if stored is not None and stored.times_taken_up != known[0].times_taken_up:
                 return None
         return known[0]
 

@@ -224,17 +224,17 @@ class RunCache:
         """Cache an answer if its step allows it; returns its content key."""
         if outputs is SKIPPED and work.batch:
             return joined_key(key, [run.turn.encode(), path.encode()])
-        own = _copied(outputs)
+        private_copy = _copied(outputs)
         mark = key
         if not self._is_function(path, work, is_pure):
             mark = joined_key(key, [run.turn.encode(), path.encode()])
-        elif self._is_for_others(own):
+        elif self._is_for_others(private_copy):
             place = self._place(work)
             if isinstance(place, SessionCache):
-                place.store(key, _marked(own, run.reads), self.sizes.get(path))
+                place.store(key, _marked(private_copy, run.reads), self.sizes.get(path))
             elif path not in self.sizes:
-                place.store(key, _marked(own, run.reads))
-        self._record(path, (key, mark, own))
+                place.store(key, _marked(private_copy, run.reads))
+        self._record(path, (key, mark, private_copy))
         return mark
 
     def _is_function(self, path: str, work: PreparedStep, is_pure: bool) -> bool:

@@ -29,8 +29,8 @@ def fixed_key(step: FlowStep, inside: bytes = b"") -> bytes:
         inside: for a group, the key of its workflow.
     """
     spec, bypass = step.spec, step.bypass
-    given = [dict(bypass.outputs), dict(bypass.defaults)] if isinstance(bypass, PassThrough) else bypass
-    said = [
+    bypass_values = [dict(bypass.outputs), dict(bypass.defaults)] if isinstance(bypass, PassThrough) else bypass
+    key_parts = [
         spec.type,
         spec.version,
         spec.plugin,
@@ -39,9 +39,9 @@ def fixed_key(step: FlowStep, inside: bytes = b"") -> bytes:
         step.mode,
         step.kind,
         inside.hex(),
-        given,
+        bypass_values,
     ]
-    return value_key([said, dict(step.config), dict(step.values)])
+    return value_key([key_parts, dict(step.config), dict(step.values)])
 
 
 def value_key(value: Any) -> bytes:

@@ -186,10 +186,10 @@ class RunConcurrency:
 
     def _of(self, step: FlowStep, common: tuple[SlotPool, ...]) -> tuple[SlotPool, ...]:
         pools = [*common]
-        if (own := self._types.get(step.type)) is None and step.spec.limit is not None:
-            own = self._types.setdefault(step.type, SlotPool(step.spec.limit))
-        if own is not None:
-            pools.append(own)
+        if (type_pool := self._types.get(step.type)) is None and step.spec.limit is not None:
+            type_pool = self._types.setdefault(step.type, SlotPool(step.spec.limit))
+        if type_pool is not None:
+            pools.append(type_pool)
         if step.spec.resource and (shared := self._resources.get(step.spec.resource)) is not None:
             pools.append(shared)
         return tuple(pools)

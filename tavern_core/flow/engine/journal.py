@@ -204,16 +204,16 @@ def ask_to_end(folder: Path, run_id: str) -> None:
 def leave_answer(folder: Path, run_id: str, question: str, value: Any) -> bool:
     """Store an answer for the process that runs or resumes it; False: there is already one. Raises StateDamaged (STATE_DAMAGED)."""
     place = _answer(folder, run_id, question)
-    mine = place.with_suffix(f"{_ANSWER}.{os.getpid()}-{threading.get_ident()}")
+    temporary = place.with_suffix(f"{_ANSWER}.{os.getpid()}-{threading.get_ident()}")
     with state_errors(place, "write"):
         try:
-            with os.fdopen(os.open(mine, _FLAGS, PRIVATE_FILE), "wb") as file:
+            with os.fdopen(os.open(temporary, _FLAGS, PRIVATE_FILE), "wb") as file:
                 file.write(json.dumps({"question": question, "value": value}).encode())
-            os.link(mine, place)  # completely or not at all; and only once
+            os.link(temporary, place)  # completely or not at all; and only once
         except FileExistsError:
             return False
         finally:
-            mine.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return True
 
 

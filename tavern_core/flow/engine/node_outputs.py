@@ -40,16 +40,16 @@ def outputs_of(work: PreparedStep, answer: Any) -> Outputs:
             node declares (OUTPUT_SCHEMA_INVALID).
     """
     outputs = _named(work, answer)
-    own: dict[str, Any] | None = None
+    values: dict[str, Any] | None = None
     for key, value in outputs.items():
         gives = work.outputs.get(key)
         if value is Skip or (gives is not None and type(value) is gives.quick):
             continue
         fit = checked_output(work, gives, value) if gives is not None else plain(_bounded(work, key, value))
         if fit is not value:
-            own = dict(outputs) if own is None else own
-            own[key] = fit
-    return outputs if own is None else own
+            values = dict(outputs) if values is None else values
+            values[key] = fit
+    return outputs if values is None else values
 
 
 def checked_output(work: PreparedStep, gives: PreparedOutput, value: Any) -> Any:

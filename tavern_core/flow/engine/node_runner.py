@@ -339,13 +339,13 @@ async def collect(scope: SchedulerPart, work: PreparedStep, inputs: dict[str, An
 
     streams = {binding.key: binding.slot for binding in work.step.streams}
     await together([read(key, slot) for key, slot in streams.items()])
-    given = {
+    collected = {
         key: value
         for key, value in inputs.items()
         if value is not Skip and not (scope.out is not None and key in streams)
     }
-    scope.results.update(given)
-    return given
+    scope.results.update(collected)
+    return collected
 
 
 def _readable(value: Any) -> Any:

@@ -155,10 +155,10 @@ def prepare(plan: FlowPlan) -> PreparedPlan:
 def _prepared(plan: FlowPlan, inner: Mapping[int, PreparedPlan]) -> PreparedPlan:
     takers = Counter((s.step, s.key) for step in plan.steps for b in (*step.bindings, *step.lazy) for s in b.sources)
     shared = frozenset(output for output, count in takers.items() if count > 1)
-    taken = frozenset(step for step, _ in takers)
+    read_outputs = frozenset(step for step, _ in takers)
     interface = frozenset(step.index for step in plan.steps if step.kind == "input")
     works = tuple(
-        _work(step, inner[step.index].key if step.index in inner else b"", shared, taken, interface)
+        _work(step, inner[step.index].key if step.index in inner else b"", shared, read_outputs, interface)
         for step in plan.steps
     )
     readers: dict[int, list[tuple[int, str, str]]] = {}
@@ -172,7 +172,11 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, PreparedPlan]) -> PreparedPlan
 
 
 def _work(
-    step: FlowStep, inside: bytes, shared: frozenset[tuple[int, str]], taken: frozenset[int], interface: frozenset[int]
+    step: FlowStep,
+    inside: bytes,
+    shared: frozenset[tuple[int, str]],
+    read_outputs: frozenset[int],
+    interface: frozenset[int],
 ) -> PreparedStep:
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
     ones, many = [], []
@@ -182,8 +186,8 @@ def _work(
             many.append(many_of(binding, step, is_shared, interface))
         else:
             ones.append(_one(binding, step, is_shared, interface))
-    whole = [key for key, slot in step.outputs.items() if not slot.is_stream]
-    batch = tuple(key for key in whole if key != ERROR_PORT or key in step.spec.outputs)
+    batch_keys = [key for key, slot in step.outputs.items() if not slot.is_stream]
+    batch = tuple(key for key in batch_keys if key != ERROR_PORT or key in step.spec.outputs)
     fingerprint = code is not None and code.cls is not None and code.cls.fingerprint is not Node.fingerprint
     return PreparedStep(
         step,
@@ -205,7 +209,7 @@ def _work(
         tuple(_feeds(step.lazy, "?")),
         fingerprint,
         not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or _is_kept(step)),
-        bool(step.listeners) and step.index not in taken,
+        bool(step.listeners) and step.index not in read_outputs,
         _is_kept(step),
         step.spec.streams,
         _is_quick(step, code),

@@ -202,10 +202,10 @@ class Run:
         self.loop, self._task, self._thread = asyncio.get_running_loop(), asyncio.current_task(), threading.get_ident()
         assert self._task is not None
         others = self._task.cancelling()  # of our caller, before the start
-        given = interface_values(self.prepared, deep_copy(dict(self.inputs)))
+        inputs = interface_values(self.prepared, deep_copy(dict(self.inputs)))
         wanted = wanted_steps(self.prepared, self.targets)
         self.begin()
-        self._scope = scope = Scheduler(self, self.prepared, "", given, wanted)
+        self._scope = scope = Scheduler(self, self.prepared, "", inputs, wanted)
         timer = self._deadline()
         if self.is_cancelled:  # before it could begin
             self._stop(self._task)
@@ -267,11 +267,11 @@ class Run:
             return {key: scope.results.get(key) for key in plan.outputs}
         asked = {source.step for step in plan.steps for binding in step.lazy for source in binding.sources}
         last = (step for step in plan.steps if not step.after and not step.listeners and step.index not in asked)
-        ends = [plan.step(node) for node in self.options.to] or [*last]
+        end_steps = [plan.step(node) for node in self.options.to] or [*last]
         found: dict[str, Any] = {}
-        for step in ends:
-            if step is not None and (given := scope.outputs[step.index]) is not None and given is not SKIPPED:
-                found[step.id] = {key: value for key, value in given.items() if value is not Skip}
+        for step in end_steps:
+            if step is not None and (outputs := scope.outputs[step.index]) is not None and outputs is not SKIPPED:
+                found[step.id] = {key: value for key, value in outputs.items() if value is not Skip}
         return found
 
     def cancel(self) -> bool:

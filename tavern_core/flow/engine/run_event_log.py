@@ -109,22 +109,22 @@ class ChunkRedactor:
             return {key: value[:LONGEST_CHUNK] if isinstance(value, str) else None for key, value in chunks.items()}
         self._numbers[path] = max(number, self._numbers.get(path, 0))
         streams = self._streams.setdefault(path, {})
-        said: dict[str, str | None] = {}
+        texts: dict[str, str | None] = {}
         for key, value in chunks.items():
             if isinstance(value, str):
                 if key not in streams:
                     streams[key] = StreamRedactor(secret_redactor(known))
-                said[key] = streams[key].feed(value)[:LONGEST_CHUNK]
+                texts[key] = streams[key].feed(value)[:LONGEST_CHUNK]
             else:
-                said[key] = None
-        return said
+                texts[key] = None
+        return texts
 
     def rest(self, path: str) -> Iterator[tuple[int, dict[str, str | None]]]:
         """The remaining (number, chunks) of a node that has ended."""
         streams = self._streams.pop(path, {})
         number = self._numbers.pop(path, 0)
-        held: dict[str, str | None] = {
+        remaining: dict[str, str | None] = {
             key: text[:LONGEST_CHUNK] for key, stream in streams.items() if (text := stream.end())
         }
-        if held:
-            yield number + 1, held
+        if remaining:
+            yield number + 1, remaining

@@ -95,21 +95,23 @@ class RunRequest:
                 f"a run has no option {unknown!r}",
                 hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}",
             )
-        given = {**defaults, **options}
-        own = {name: given.pop(name, None) for name in _OWN}
-        if not isinstance(own["again"], str | None) or not isinstance(own["answers"], Mapping | None):
+        values = {**defaults, **options}
+        request_values = {name: values.pop(name, None) for name in _OWN}
+        if not isinstance(request_values["again"], str | None) or not isinstance(
+            request_values["answers"], Mapping | None
+        ):
             raise UsageError(
                 "`again` takes the id of a run, `answers` a mapping of questions",
                 hint="run(what, inputs, again='run-…')",
             )
         return cls(
-            RunOptions(**given),
-            own["again"],
-            own["start_at"] or (),
-            own["answers"] or {},
-            uses_cache=own["cache"] is not False,
-            keep=own["keep"] if "keep" in options else True,
-            run_id=own["run_id"] or "",
+            RunOptions(**values),
+            request_values["again"],
+            request_values["start_at"] or (),
+            request_values["answers"] or {},
+            uses_cache=request_values["cache"] is not False,
+            keep=request_values["keep"] if "keep" in options else True,
+            run_id=request_values["run_id"] or "",
         )
 
     @property

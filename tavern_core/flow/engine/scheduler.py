@@ -236,10 +236,10 @@ class Scheduler:
             task.cancel()
         until = self._loop.time() + self.run.grace
         while waiting := [task for task in tasks if not task.done()]:
-            if (left := until - self._loop.time()) <= 0:
+            if (remaining := until - self._loop.time()) <= 0:
                 break  # it continues without us and is not reported any more
             with suppress(asyncio.CancelledError):  # a second cancellation changes nothing, because we are ending
-                await asyncio.wait(waiting, timeout=left)
+                await asyncio.wait(waiting, timeout=remaining)
         self._is_over = True
         for number, work in enumerate(self.prepared.works):
             if self.run.is_left and (number in idle or number not in self._began or work.step.kind != "node"):
@@ -479,10 +479,10 @@ class Scheduler:
         if work.has_fingerprint:
             assert work.code is not None
             assert work.code.cls is not None
-            own = deep_copy(inputs)
-            adapt(work.code.adapters, own, MismatchedInput)
-            seen = work.code.cls().fingerprint(RunningNode(self.run, self, number, work), **own)
-            key = joined_key(key, [value_key(seen)])
+            private_inputs = deep_copy(inputs)
+            adapt(work.code.adapters, private_inputs, MismatchedInput)
+            fingerprint = work.code.cls().fingerprint(RunningNode(self.run, self, number, work), **private_inputs)
+            key = joined_key(key, [value_key(fingerprint)])
         return key, is_pure
 
     def recall(
@@ -640,12 +640,12 @@ class Scheduler:
             self._give_back(slots, self._threads.pop(number, ()))
         if self._is_stopping:
             return
-        left, wanted = self.missing_inputs, self._wanted
+        missing, wanted = self.missing_inputs, self._wanted
         if number in self._revived:
             return  # it ran only for its streams; steps that wait for its end have already begun
         for after in step.after:
-            left[after] -= 1
-            if left[after] == 0 and wanted[after]:
+            missing[after] -= 1
+            if missing[after] == 0 and wanted[after]:
                 self.queue(after)
         if step.listeners:
             self._release(number, step.listeners)

@@ -154,7 +154,7 @@ class RunStore:
         Raises:
             StateDamaged: the files cannot be written (STATE_DAMAGED).
         """
-        kept = Journal(self._folder, run.run_id)
+        new_journal = Journal(self._folder, run.run_id)
         try:
             content = self._document(run.content)
             with self._file.open() as db, db:
@@ -172,12 +172,12 @@ class RunStore:
                 )
                 _insert(db, run.run_id, events)
         except BaseException:
-            kept.close()
+            new_journal.close()
             raise
         self._begun_count += 1
         if self._begun_count % _TIDY_EVERY == 0:
             self.prune()
-        return kept
+        return new_journal
 
     def take_up(self, run_id: str) -> tuple[StoredRun, Journal]:
         """Acquire a stopped run to resume it; no other process can until its journal is closed.
@@ -188,13 +188,13 @@ class RunStore:
             StateDamaged: its data cannot be read (STATE_DAMAGED).
         """
         self.find(run_id)  # before its journal is created
-        kept = Journal(self._folder, run_id)
+        run_journal = Journal(self._folder, run_id)
         try:
             run = self.find(run_id)  # as its last process left it
             self._end_events(run)
-            return run, kept
+            return run, run_journal
         except BaseException:
-            kept.close()
+            run_journal.close()
             raise
 
     def save(self, run: StoredRun, fixed: Fixed, events: EventRows = (0, 0, b"")) -> None:
@@ -451,7 +451,7 @@ class RunStore:
         if (run := self.get(run_id)) is None or run.state != _WAITING:
             return False
         try:
-            _, kept = self.take_up(run_id)
+            _, run_journal = self.take_up(run_id)
         except RunContinuesElsewhere:
             return False
         try:
@@ -465,7 +465,7 @@ class RunStore:
                 row: EventRow = (last + 1, time.time(), f"run:{_CANCELLED}", "", {})
                 _insert(db, run_id, (last + 1, last + 1, self.rows([row])))
         finally:
-            kept.close()
+            run_journal.close()
         return True
 
     def close(self) -> None:
@@ -480,15 +480,15 @@ class RunStore:
             run_id, workflow, state, started, latency, text, crc, content, content_crc = row
             if _crc(text) != crc or _crc(content) != content_crc:
                 return None
-            data, said = json.loads(text), json.loads(content)
-            masked = [*data["masked"], *(["content"] if said["isMasked"] else [])]
+            data, document = json.loads(text), json.loads(content)
+            masked = [*data["masked"], *(["content"] if document["isMasked"] else [])]
             if state == "running" and not self.is_going_on(run_id):
                 if not is_newest and (newest := self._row(run_id)) is not None:  # it may have ended since it was read
                     return self._from_row(newest, is_newest=True)
                 state = "interrupted"
             changed = from_plain(data["changed"]) if "changed" in data else None
             return StoredRun(
-                run_id, workflow, state, float(started), float(latency), said["document"], from_plain(data["inputs"]), changed,
+                run_id, workflow, state, float(started), float(latency), document["document"], from_plain(data["inputs"]), changed,
                 data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)), from_plain(data["answers"]),
                 tuple(data["questions"]), tuple(data["errors"]), data.get("outputs"), tuple(masked),
                 float(data.get("updated") or started + latency / 1000),
