@@ -92,7 +92,7 @@ class Diagnostics:
                 oldest, _ = self._diagnostics.popitem(last=False)
                 self._found.discard(oldest)
         level = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}[diagnostic.severity]
-        about = {"plugin": diagnostic.plugin, "is_lasting": found or judged}
+        extra = {"plugin": diagnostic.plugin, "is_lasting": found or judged}
         log.log(
             logging.DEBUG if quiet else level,
             "%s: %s%s%s",
@@ -100,7 +100,7 @@ class Diagnostics:
             _owner(diagnostic),
             diagnostic.message,
             f" ({diagnostic.hint})" if diagnostic.hint and diagnostic.hint not in diagnostic.message else "",
-            extra=about,
+            extra=extra,
         )
 
     def replace_checked(self, diagnostics: Iterable[Diagnostic]) -> None:

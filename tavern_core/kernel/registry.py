@@ -199,9 +199,9 @@ class Registry:
         loose: dict[str, set[str]] = {}
         hidden: dict[str, str] = {}
         for plugin in sorted(self._by_plugin, key=lambda name: (self._rank[name], name)):
-            own, _ = self._by_plugin[plugin]
+            own_entries, _ = self._by_plugin[plugin]
             folded = ("", "")
-            for entry in own:
+            for entry in own_entries:
                 owner, local = split_id(entry.id)
                 if owner != folded[0]:  # most ids of a plugin begin with its name
                     folded = owner, fold(owner)
@@ -217,13 +217,13 @@ class Registry:
                 loose.setdefault(f"{folded[1]}{name}", set()).add(entry.id)
                 loose.setdefault(name, set()).add(entry.id)
             hidden |= self._add_aliases(plugin, entries, aliases, loose)
-        given, mismatches, disputed = self._add_given(entries, aliases, loose)
+        configured, mismatches, disputed = self._add_given(entries, aliases, loose)
         self._hidden = hidden
         self._picture = _RegistrySnapshot(
             entries,
             aliases,
             {k: tuple(sorted(v)) if len(v) > 1 else tuple(v) for k, v in loose.items()},
-            {meant: tuple(names) for meant, names in given.items()},
+            {meant: tuple(names) for meant, names in configured.items()},
             tuple(mismatches),
             frozenset(disputed),
         )
@@ -237,12 +237,12 @@ class Registry:
         for alias, target in self._by_plugin[plugin][1].items():
             if target not in entries or entries[target].plugin != plugin:
                 continue
-            taken = aliases.get(alias) or (alias if alias in entries else target)
-            if taken == target:
+            owner = aliases.get(alias) or (alias if alias in entries else target)
+            if owner == target:
                 aliases[alias] = target
                 loose.setdefault(fold(alias), set()).add(target)
             else:
-                hidden[alias] = f"alias {alias!r} of {plugin} is already {taken!r}; {taken!r} keeps it"
+                hidden[alias] = f"alias {alias!r} of {plugin} is already {owner!r}; {owner!r} keeps it"
                 self._diagnostics.add("NAME_CONFLICT", hidden[alias], plugin=plugin)
         return hidden
 
@@ -250,7 +250,7 @@ class Registry:
         self, entries: Mapping[str, RegistryEntry], aliases: dict[str, str], loose: dict[str, set[str]]
     ) -> tuple[dict[str, list[str]], list[Finding], set[str]]:
         """Add the aliases of the configuration to `aliases` and `loose`; returns tool id → its aliases, what cannot be used, and `disputed`."""
-        given: dict[str, list[str]] = {}
+        configured: dict[str, list[str]] = {}
         disputed: set[str] = set()
         mismatches: list[Finding] = []
         for alias, written in self._configured_aliases.items():
@@ -269,9 +269,9 @@ class Registry:
                     disputed.add(alias)
                 continue
             aliases[alias] = meant
-            given.setdefault(meant, []).append(alias)
+            configured.setdefault(meant, []).append(alias)
             loose.setdefault(fold(alias), set()).add(meant)
-        return given, mismatches, disputed
+        return configured, mismatches, disputed
 
     def _taken(self, alias: str, target: str, loose: Mapping[str, set[str]]) -> str:
         """Why an alias of the configuration would mean two things; empty if it means only `target`."""

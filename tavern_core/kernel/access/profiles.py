@@ -343,17 +343,17 @@ def usable_wire_names(
     reserved = {wire_name(tool): tool for tool in UNLISTED_TOOLS}
     if profile.listing == "search":
         reserved[CALL_TOOL] = CALL_TOOL
-    taken = reserved | {wire_name(tool): tool for tool in tools if tool not in used}
+    tool_by_name = reserved | {wire_name(tool): tool for tool in tools if tool not in used}
     for tool, name in tuple(used.items()):
-        left, other = tool, taken.setdefault(name, tool)
-        while left != other:
-            leave_out(left, f"{name!r} is the name of {other:.{_LONGEST_ID}}", "give each tool a name of its own")
-            del used[left]
-            name = wire_name(left)  # its own again, which an entry may have given to another tool
-            if (holder := taken.setdefault(name, left)) not in used:
+        loser, other = tool, tool_by_name.setdefault(name, tool)
+        while loser != other:
+            leave_out(loser, f"{name!r} is the name of {other:.{_LONGEST_ID}}", "give each tool a name of its own")
+            del used[loser]
+            name = wire_name(loser)  # its own again, which an entry may have given to another tool
+            if (holder := tool_by_name.setdefault(name, loser)) not in used:
                 break
-            taken[name] = left
-            left, other = holder, left
+            tool_by_name[name] = loser
+            loser, other = holder, loser
     return used, problems
 
 

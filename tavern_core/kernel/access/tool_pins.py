@@ -127,12 +127,12 @@ class ToolPins:
         Raises:
             ToolNotFound: a tool is not pinned (TOOL_NOT_FOUND).
         """
-        gone, pins = set(tools), self._read()
-        for tool in sorted(gone - pins.keys()):
+        removed, pins = set(tools), self._read()
+        for tool in sorted(removed - pins.keys()):
             raise ToolNotFound(
                 f"{tool!r:.80} is not pinned", hint=did_you_mean(tool, pins) or "`tavern tools pins` lists the pins"
             )
-        self._file.change(lambda values: {name: pin for name, pin in values.items() if name not in gone})
+        self._file.change(lambda values: {name: pin for name, pin in values.items() if name not in removed})
         self._signature = None
 
     def states(self, tools: Mapping[str, ToolSpec | None]) -> list[ToolPin]:

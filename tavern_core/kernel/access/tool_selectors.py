@@ -232,13 +232,13 @@ class ToolGroups:
         if not is_group(entry) or is_all_plugins(entry):
             return [entry]
         found: list[str] = []
-        waiting, seen = [group_of(entry)], {group_of(entry)}
+        waiting, visited = [group_of(entry)], {group_of(entry)}
         while waiting:
             for member in self._groups.get(waiting.pop(), ()):
                 if not is_group(member) or is_all_plugins(member):
                     found.append(member)
-                elif (inner := group_of(member)) not in seen:
-                    seen.add(inner)
+                elif (inner := group_of(member)) not in visited:
+                    visited.add(inner)
                     waiting.append(inner)
         return found
 

@@ -84,29 +84,29 @@ class Artifacts:
         """
         if not isinstance(media_type, str) or not re.fullmatch(_TYPE, media_type):
             raise UsageError(f"{media_type!r:.80} is not a media type", hint='for example "image/png"')
-        beside, digest, size = self._written(chunks_of(data))
+        temporary, digest, size = self._written(chunks_of(data))
         owner, now = _owner(context), time.time()
         made = Artifact(
             f"art-{secrets.token_hex(10)}", f"sha256:{digest}", size, media_type, _name(name), owner.partition("\x1f")[0], now,
             now + self._seconds, call_id, tuple(dict.fromkeys([*untrusted, *sources_of_running_call()])),
         )  # fmt: skip
         record = Record(KIND, made.id, owner, "kept", _written_about(made), now, made.expires)
-        self._store(beside, made.digest, record)
+        self._store(temporary, made.digest, record)
         self._put += 1
         if self._put % _PURGE_EVERY == 1:  # the first, too: most processes put few
             self.purge()
         return made
 
-    def _store(self, beside: Path, digest: str, record: Record) -> None:
+    def _store(self, temporary: Path, digest: str, record: Record) -> None:
         """Move a written file to its place, and write its record; on an error it is discarded."""
         try:
             with locked(self._folder), state_errors(self._folder, "write"):
                 path = self._path(digest)
                 make_private_folder(path.parent)
-                beside.replace(path)
+                temporary.replace(path)
                 self._records.add(record)
         except BaseException:
-            _discard(beside)
+            _discard(temporary)
             raise
 
     def get(self, id: str, *, context: CallContext | None = None) -> Artifact:  # noqa: A002 - the artifact's
@@ -161,9 +161,9 @@ class Artifacts:
                 hint="read(id, 0, 1000) for the first 1,000 bytes",
             )
         with self.open(id, context=context) as file:
-            left = max(file.seek(0, os.SEEK_END) - start, 0)
-            file.seek(-left, os.SEEK_END)
-            found = file.read(left if length < 0 else min(length, left))
+            available = max(file.seek(0, os.SEEK_END) - start, 0)
+            file.seek(-available, os.SEEK_END)
+            found = file.read(available if length < 0 else min(length, available))
         known = self.get(id, context=context)
         if len(found) == known.size and hashlib.sha256(found).hexdigest() != known.digest.removeprefix("sha256:"):
             raise _unusable(known, self._path(known.digest), "are not the stored ones")
@@ -193,15 +193,15 @@ class Artifacts:
 
         Files of the last hour stay: a record may follow. What a killed process was writing has no owner either.
         """
-        kept = {one.digest.removeprefix("sha256:") for one in self._all()}
-        unknown = (path for path in self._folder.glob("??/*") if path.parent.name + path.name not in kept)
-        gone = 0
+        owned = {one.digest.removeprefix("sha256:") for one in self._all()}
+        unknown = (path for path in self._folder.glob("??/*") if path.parent.name + path.name not in owned)
+        removed = 0
         for path in (*unknown, *self._folder.glob(f"{_BEGUN}*")):
             with contextlib.suppress(OSError), locked(self._folder):
                 if path.stat().st_mtime < time.time() - 3600:
                     path.unlink()
-                    gone += 1
-        return gone
+                    removed += 1
+        return removed
 
     def _all(self) -> Iterator[Artifact]:
         for record in self._records.list(KIND, most=1_000_000):
@@ -218,7 +218,7 @@ class Artifacts:
         with state_errors(self._folder, "write"):
             make_private_folder(self._folder)
             descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=_BEGUN)
-            beside = Path(name)
+            temporary = Path(name)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     for chunk in chunks:
@@ -227,11 +227,11 @@ class Artifacts:
                             raise too_large(self._most)
                         hashed.update(chunk)
                         file.write(chunk)
-                beside.chmod(PRIVATE_FILE)
+                temporary.chmod(PRIVATE_FILE)
             except BaseException:
-                _discard(beside)
+                _discard(temporary)
                 raise
-        return beside, hashed.hexdigest(), size
+        return temporary, hashed.hexdigest(), size
 
 
 def _unusable(artifact: Artifact, path: Path, why: str) -> StateDamaged:

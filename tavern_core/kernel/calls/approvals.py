@@ -197,7 +197,7 @@ class Approvals:
 
     async def _ask(self, request: ApprovalRequest, mode: ExecutionMode, seconds: float) -> Any:
         """The callback's answer. A callback that raises or exits has failed."""
-        own: ExecutionMode = self._inline_mode if isinstance(mode, InlineMode) else self._loop_mode
+        own_mode: ExecutionMode = self._inline_mode if isinstance(mode, InlineMode) else self._loop_mode
         approver = self._approver
         assert approver is not None
         until, before = time.monotonic() + seconds, cancellations()
@@ -205,10 +205,14 @@ class Approvals:
             if inspect.iscoroutinefunction(approver) or inspect.iscoroutinefunction(
                 getattr(approver, "__call__", None)  # noqa: B004
             ):
-                said: Any = approver(request)
+                answer: Any = approver(request)
             else:
-                said = await own.guarded(approver, request, seconds=seconds)
-            return await own.awaited(said, max(until - time.monotonic(), 0)) if inspect.isawaitable(said) else said
+                answer = await own_mode.guarded(approver, request, seconds=seconds)
+            return (
+                await own_mode.awaited(answer, max(until - time.monotonic(), 0))
+                if inspect.isawaitable(answer)
+                else answer
+            )
         except (TimeLimit, KeyboardInterrupt):
             raise
         except asyncio.CancelledError as error:
@@ -237,8 +241,8 @@ class Approvals:
             "tool": request.tool, **call.context.whose(), "door": request.door, "reason": request.reason, "by": request.asked_by,
             "risk": request.risk, "fingerprint": request.fingerprint, "arguments": dict(request.arguments),
         }  # fmt: skip
-        event, kept = self._recorder.about_approval(APPROVAL_REQUESTED, call.id, data, request.plugin)
-        if not kept:
+        event, is_recorded = self._recorder.about_approval(APPROVAL_REQUESTED, call.id, data, request.plugin)
+        if not is_recorded:
             raise PolicyDenied(
                 f"{request.tool} was refused: its request for approval cannot be recorded and audit.required is set",
                 hint="make room for the audit log, or set audit.required: false",
@@ -316,14 +320,14 @@ def _request(
     )  # fmt: skip
 
 
-def _answer(said: Any, mark: str) -> Approval:
-    if said is True or said is False:
-        return Approval(said)
-    if isinstance(said, Approval) and isinstance(said.approved, bool):
-        if said.fingerprint not in ("", mark):
+def _answer(answer: Any, mark: str) -> Approval:
+    if answer is True or answer is False:
+        return Approval(answer)
+    if isinstance(answer, Approval) and isinstance(answer.approved, bool):
+        if answer.fingerprint not in ("", mark):
             raise _CallbackFailed("answered about another call")
-        return said
-    raise _CallbackFailed(f"answered {type(said).__name__}, which is neither True, False nor an Approval")
+        return answer
+    raise _CallbackFailed(f"answered {type(answer).__name__}, which is neither True, False nor an Approval")
 
 
 def _judge(answer: Approval, request: ApprovalRequest, facts: dict[str, Any], hint: str = _UNCHANGED) -> None:

@@ -108,11 +108,11 @@ def no_texts(written: str) -> CallMisused:
 
 def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
-    whole = say(MESSAGES[what])
+    sentence = say(MESSAGES[what])
     reported = joined(
-        MESSAGES["also"], (say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
+        MESSAGES["also"], (say(MESSAGES["at"], place=p.path or sentence, what=p.message) for p in problems[:3])
     )
-    reported = reported or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
+    reported = reported or say(MESSAGES["at"], place=sentence, what=say(MESSAGES["no_fit"]))
     hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
     error = kind(
         say(MESSAGES["unfit"], tool=tool, what=reported),
@@ -129,17 +129,19 @@ def _limit_of(call: RunningCall) -> tuple[str, float]:
     if call.limit is not None:
         return call.limit
     plan, context, outer, clock, deadline = call.plan, call.context, call.outer, call.clock, call.deadline
-    ends = []
+    limits = []
     if context is not None and context.budget.timeout_ms is not None:
-        ends.append((clock + context.budget.timeout_ms / 1000, "budget.timeoutMs"))
+        limits.append((clock + context.budget.timeout_ms / 1000, "budget.timeoutMs"))
     if outer is not None and outer[1] is not None:
-        ends.append((outer[1], "what was left to the call that made it"))
-    if ends and (deadline is None or plan is None or plan.bounds.seconds is None or min(ends)[0] <= deadline + 1e-6):
-        end, name = min(ends)
+        limits.append((outer[1], "what was left to the call that made it"))
+    if limits and (
+        deadline is None or plan is None or plan.bounds.seconds is None or min(limits)[0] <= deadline + 1e-6
+    ):
+        end, name = min(limits)
         return name, max(end - clock, 0) * 1000
-    own = plan.spec.timeout_ms if plan is not None else None
+    tool_timeout = plan.spec.timeout_ms if plan is not None else None
     seconds = None if plan is None else plan.bounds.seconds
-    return "the tool's timeout" if own else "limits.timeoutMs", (seconds or 0) * 1000
+    return "the tool's timeout" if tool_timeout else "limits.timeoutMs", (seconds or 0) * 1000
 
 
 def timed_out(call: RunningCall, *, stopped: bool, outcome: Outcome, begun: bool = True) -> CallTimeout:

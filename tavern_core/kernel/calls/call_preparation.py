@@ -57,14 +57,14 @@ def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = N
         # A nested call runs for the caller of the enclosing call, and never with more rights.
         context = context or caller
         if deadline is not None:
-            left = deadline - call.clock
-            seconds = left if seconds is None else min(left, seconds)
+            remaining = deadline - call.clock
+            seconds = remaining if seconds is None else min(remaining, seconds)
     if context is None:
         context = plan.admission.host
     budget = context.budget
     if budget.timeout_ms is not None:
-        own = budget.timeout_ms / 1000
-        seconds = own if seconds is None else min(own, seconds)
+        budget_s = budget.timeout_ms / 1000
+        seconds = budget_s if seconds is None else min(budget_s, seconds)
     call.context = context
     if is_watched(context, outer):
         call.reads = {}
@@ -205,12 +205,12 @@ def own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict
             f"{tool} takes named arguments, got {type(arguments).__name__}", hint='pass a mapping: {"name": value}'
         )
     try:
-        given = arguments if isinstance(arguments, dict) else dict(arguments)
+        mapping = arguments if isinstance(arguments, dict) else dict(arguments)
     except Exception as error:  # a mapping class of the caller may raise anything
         raise InputInvalid(
             f"{tool}: the arguments cannot be read: {redact_text(with_type(error))}", hint="pass a dict"
         ) from error
-    copy, problem = json_copy(given)
+    copy, problem = json_copy(mapping)
     problem = problem or measure(copy, max_chars=limit)
     if problem is not None:
         raise InputInvalid(f"{tool}: {problem}", hint=problem.hint, problems=[problem.to_json()])

@@ -51,8 +51,8 @@ class CallPreview:
         shown = None if plan.runner.preview is None else await self._preview(plan, call, mode, plan.runner.preview)
         if shown is not None and (error := shown.error) is not None:
             return shown.replace(error=replace(error, details={**error.details, "stage": call.stage}))
-        given = call.caller_values if call.caller_values is not None else call.values or {}
-        token, until = await self.plans.issue(plan, asked, given, mode, call.seconds)
+        caller_arguments = call.caller_values if call.caller_values is not None else call.values or {}
+        token, until = await self.plans.issue(plan, asked, caller_arguments, mode, call.seconds)
         value: dict[str, Any] = {
             "tool": plan.id, "version": plan.spec.version, "definition": definition_of(plan.spec),
             "arguments": plan.redact(call.values or {}), "steps": [step.to_json() for step in plan.steps()],
@@ -70,13 +70,13 @@ class CallPreview:
         give_copy(plan, call, self.limits.argument_bytes)
         call.token = entered = enter(frame_of(plan, call))
         try:
-            seen: Any = preview(call, mode)
-            if inspect.isawaitable(seen):
-                seen = await mode.awaited(seen, call.seconds)
+            preview_value: Any = preview(call, mode)
+            if inspect.isawaitable(preview_value):
+                preview_value = await mode.awaited(preview_value, call.seconds)
         finally:
             if frame() is not call.outer:
                 leave(entered)
-        return to_result(seen, call.trace(self.series), self.limits.output_bytes, plan.id)
+        return to_result(preview_value, call.trace(self.series), self.limits.output_bytes, plan.id)
 
     def _check_approval(self, plan: CallPlan, asked: ToolCall, requested: RequestedApproval | None) -> None:
         """Check that the call can get the approval that it needs. Raises CallError: it cannot."""

@@ -128,8 +128,8 @@ class Compiler:
             state = self._specs.state
             plan = self._compile(spec, record, is_kept=True)
             # Other spellings are found as quickly from now on, up to a limit: callers may invent spellings.
-            few = isinstance(written, str) and len(self._specs.plans) < MOST_SPELLINGS
-            self._specs.cache_plan(plan, {entry.id, written} if few else {entry.id}, state)
+            has_room = isinstance(written, str) and len(self._specs.plans) < MOST_SPELLINGS
+            self._specs.cache_plan(plan, {entry.id, written} if has_room else {entry.id}, state)
         return plan
 
     async def _find_inner(self, inner: InternalOperation) -> CallPlan:

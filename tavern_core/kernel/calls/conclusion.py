@@ -92,9 +92,11 @@ class Conclusion:
             denied = recorder.denied(asked, result, redact, plugin, changes)
             finished = recorder.finished(asked, result, redact, plugin, is_recorded=True, changes=made, wanted=wanted)
             return (denied,) if finished is None else (denied, finished)
-        whole = (*changes, *made)
+        all_changes = (*changes, *made)
         is_known = call.is_recorded
-        finished = recorder.finished(asked, result, redact, plugin, is_recorded=is_known, changes=whole, wanted=wanted)
+        finished = recorder.finished(
+            asked, result, redact, plugin, is_recorded=is_known, changes=all_changes, wanted=wanted
+        )
         return () if finished is None else (finished,)
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str) -> ToolResult:

@@ -166,8 +166,8 @@ class Idempotency:
                 hint=f"1 to {LONGEST_KEY} printable characters, for example the id of the request",
             )
         owner = owner_of(context)
-        whole = f"{plan.id}\x1f{key}\x1f{owner}"
-        name = sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # hashed: a key may contain secrets
+        full_key = f"{plan.id}\x1f{key}\x1f{owner}"
+        name = sha256(full_key.encode("utf-8", "surrogatepass")).hexdigest()[:32]  # hashed: a key may contain secrets
         digest = digest_of(call.values or {} if call.caller_values is None else call.caller_values)
         if name in held.get():
             raise IdempotencyConflict(
@@ -194,15 +194,19 @@ class Idempotency:
     async def _claim_or_read(self, wanted: _ClaimRequest) -> Claim | ToolResult | None:
         """Claim the key in the store, or read what is stored; None: another process runs the call."""
         records, now = self._records, time.time()
-        own = replace(wanted.record, created=now)  # the call may have waited for another one in the meantime
+        claim_record = replace(wanted.record, created=now)  # the call may have waited for another one in the meantime
         if not self._entered:
             await ask(wanted.mode, records, records.enter, self._process, seconds=wanted.call.seconds)
             self._entered = True
         if not 0 <= now - self._looked_at < _LOOK_S:
             self._looked_at = now
             self._unstored.defer("dead", self._let_dead_expire)
-        known = at_once(records.add, own) if records.is_quick else await self._claim_in_store(records.add, own, wanted)
-        return self._claimed(own, wanted) if known is None else await self._from_stored(known, wanted)
+        known = (
+            at_once(records.add, claim_record)
+            if records.is_quick
+            else await self._claim_in_store(records.add, claim_record, wanted)
+        )
+        return self._claimed(claim_record, wanted) if known is None else await self._from_stored(known, wanted)
 
     def _claimed(self, record: Record, wanted: _ClaimRequest) -> Claim:
         """The claim of a key that the store has given to this call."""
@@ -222,16 +226,20 @@ class Idempotency:
             if not alive[process]:
                 self._records.replace(replace(record, state=UNKNOWN, expires=until))
 
-    async def _claim_in_store(self, method: Callable[[Record], Any], own: Record, wanted: _ClaimRequest) -> Any:
+    async def _claim_in_store(
+        self, method: Callable[[Record], Any], claim_record: Record, wanted: _ClaimRequest
+    ) -> Any:
         """Claim the key in the store. If a slow store claims it after the call gave up, the claim is undone."""
         records, seconds = self._records, wanted.call.seconds
         if records.is_quick:
-            return at_once(method, own)
+            return at_once(method, claim_record)
         try:
-            return await ask(wanted.mode, records, self._unstored.send, own, method, own, seconds=seconds)
+            return await ask(
+                wanted.mode, records, self._unstored.send, claim_record, method, claim_record, seconds=seconds
+            )
         except BaseException as error:
             if error.is_asked if isinstance(error, StoreTimeout) else has_begun(error):
-                self._unstored.defer_removal(own)
+                self._unstored.defer_removal(claim_record)
             raise
 
     async def _from_stored(self, known: Record, wanted: _ClaimRequest) -> Claim | ToolResult | None:
@@ -319,22 +327,22 @@ class Idempotency:
         A failure without an effect releases the key; so does closing the host if the job of the call will be
         resumed.
         """
-        record, done, left = claim.record, None, None
+        record, done, remaining = claim.record, None, None
         is_free = _is_freed(plan, call, result)
         if call.deadline is not None and not self._records.is_quick:  # its caller gets the answer in time in any case
-            left = max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)
+            remaining = max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)
         try:
             if is_free:
                 remove = self._records.remove
                 await ask(
-                    mode, self._records, self._unstored.send, record, remove, record.kind, record.key, seconds=left
+                    mode, self._records, self._unstored.send, record, remove, record.kind, record.key, seconds=remaining
                 )
             else:
                 done, text = self._answer_record(claim, call, result)
                 if self._records.is_quick:
                     self._unstored.write(done)
                 else:
-                    await ask(mode, self._records, self._unstored.write, done, seconds=left)
+                    await ask(mode, self._records, self._unstored.write, done, seconds=remaining)
                 if len(text) <= _SHORT and result.status != "job":
                     self._remember(record.key, (claim.digest, text, done.expires))
         except BaseException as failed:  # including a cancellation

@@ -85,10 +85,10 @@ class LargeResults:
         """Whether it was shortened before: a key's stored answer, whose preview may exceed the limit of answers."""
         if type(value) is not dict or value.keys() != {"preview", "truncated", "artifact"}:
             return False
-        beginning, whole = value["preview"], value["artifact"]
-        if type(beginning) is not str or len(beginning) > self.limits.preview or type(whole) is not dict:
+        beginning, artifact = value["preview"], value["artifact"]
+        if type(beginning) is not str or len(beginning) > self.limits.preview or type(artifact) is not dict:
             return False
         try:
-            return self.store.get(whole.get("uri", ""), context=owner).to_json() == whole
+            return self.store.get(artifact.get("uri", ""), context=owner).to_json() == artifact
         except ArtifactNotFound:
             return False

@@ -184,16 +184,16 @@ class CallGovernance:
         """Repeat a failed attempt as often as retries are allowed and time is left."""
         attempt = 1
         while True:
-            failed, given = None, None
+            failed, returned = None, None
             # A later attempt must not see what an earlier one did to its arguments.
             give_copy(plan, call, self.limits.argument_bytes)
             try:
                 result = await inner(self, plan, call, mode)
-                if call.is_unsure and (said := result.error) is not None and said.outcome == "none":
-                    result = result.replace(error=replace(said, outcome="unknown"))
+                if call.is_unsure and (reported := result.error) is not None and reported.outcome == "none":
+                    result = result.replace(error=replace(reported, outcome="unknown"))
                 if result.ok or attempt > further:
                     return result
-                given = result
+                returned = result
                 failed = _error_in(result)
             except (Exception, asyncio.CancelledError) as error:
                 if attempt > further or (
@@ -203,8 +203,8 @@ class CallGovernance:
                 failed, raised = error_of(error, call), error
             pause = _pause(plan, call, failed, attempt)
             if failed is None or pause is None:
-                if given is not None:
-                    return given
+                if returned is not None:
+                    return returned
                 raise raised
             attempt += 1
             call.is_unsure = call.is_unsure or failed.outcome != "none"
@@ -237,8 +237,8 @@ class CallGovernance:
         breaker = limiter.breaker
         assert breaker is not None
         call.stage = "breaker"
-        if (left := breaker.enter(call)) is not None:
-            raise _open(plan, limiter, breaker, left)
+        if (wait_s := breaker.enter(call)) is not None:
+            raise _open(plan, limiter, breaker, wait_s)
         try:
             result = await inner(self, plan, call, mode)
         except BaseException as error:
@@ -279,7 +279,7 @@ class CallGovernance:
     ) -> ToolResult:
         """Run the tool in the slots that it takes."""
         call.stage = "concurrency"
-        taken: list[Slots] = []
+        taken_slots: list[Slots] = []
         try:
             already = held.get()
             for place in places:
@@ -287,20 +287,20 @@ class CallGovernance:
                 if slots not in already:  # a tool that calls itself already has its slot
                     if not slots.enter_at_once():
                         await self._take(plan, call, mode, place)
-                    taken.append(slots)
-            mark = held.set(already.union(taken, (Ticket(tuple(taken)),)))
+                    taken_slots.append(slots)
+            mark = held.set(already.union(taken_slots, (Ticket(tuple(taken_slots)),)))
             try:
                 return await tool(plan, call, mode)
             finally:
                 held.reset(mark)
         except (TimeLimit, CancelledWhileRunning) as error:
             if error.goes_on is not None:  # its caller has gone, and it keeps its slots until it ends
-                for slots in taken:
+                for slots in taken_slots:
                     error.goes_on.add_done_callback(lambda _, slots=slots: slots.leave())  # type: ignore[misc]
-                taken = []
+                taken_slots = []
             raise
         finally:
-            for slots in taken:
+            for slots in taken_slots:
                 slots.leave()
 
     async def _take(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, place: ConcurrencyLimit) -> None:
@@ -346,19 +346,19 @@ class CallGovernance:
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
         """Run the tool within the time of one attempt."""
-        whole, attempt_ms, idle_ms = call.deadline, limiter.limits.attempt_ms, limiter.limits.idle_ms
+        call_deadline, attempt_ms, idle_ms = call.deadline, limiter.limits.attempt_ms, limiter.limits.idle_ms
         call.limit = None
-        if attempt_ms and (whole is None or whole > time.perf_counter() + attempt_ms / 1000):
+        if attempt_ms and (call_deadline is None or call_deadline > time.perf_counter() + attempt_ms / 1000):
             call.deadline = time.perf_counter() + attempt_ms / 1000
         try:
             with _moving(call, idle_ms / 1000) if idle_ms else nullcontext():
                 return await inner(self, plan, call, mode)
         except TimeLimit:
-            if call.limit is None and call.deadline != whole:
+            if call.limit is None and call.deadline != call_deadline:
                 call.limit = "attemptMs of the tool", float(attempt_ms or 0)
             raise
         finally:
-            call.deadline = whole
+            call.deadline = call_deadline
 
 
 _Step = Callable[[CallGovernance, NestedStep, Any, CallPlan, RunningCall, ExecutionMode], Awaitable[ToolResult]]
@@ -464,12 +464,12 @@ def _used_up(plan: CallPlan, rate: Rate, wait: float) -> BudgetExceeded:
     )
 
 
-def _open(plan: CallPlan, limiter: ToolLimiter, breaker: CircuitBreaker, left: float) -> CircuitOpen:
+def _open(plan: CallPlan, limiter: ToolLimiter, breaker: CircuitBreaker, wait_s: float) -> CircuitOpen:
     return CircuitOpen(
         f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({limiter.breaker_place})",
-        hint=f"try again in {left:.1f} s",
+        hint=f"try again in {wait_s:.1f} s",
         retryable=True,
-        retry_after_ms=max(1, round(left * 1000)),
+        retry_after_ms=max(1, round(wait_s * 1000)),
         limit=f"{limiter.breaker_place}.breaker",
         state=breaker.state,
     )
@@ -504,5 +504,5 @@ def _pause(plan: CallPlan, call: RunningCall, failed: CallError | None, attempt:
         return None
     if not is_harmless_again(failed, plan.spec, has_key=call.key is not None):
         return None
-    pause, left = pause_before(attempt + 1, failed), call.seconds
-    return pause if pause < (LONGEST_WAIT_S if left is None else left) else None
+    pause, remaining = pause_before(attempt + 1, failed), call.seconds
+    return pause if pause < (LONGEST_WAIT_S if remaining is None else remaining) else None

@@ -195,8 +195,8 @@ class Pipeline:
                 result = await self.governance.run(plan, call, mode)
             else:
                 call.stage = "execute"
-                own = (0, None, None, "", call) if is_free and plan.is_plain else frame_of(plan, call)
-                call.token = token = enter(own)
+                own_frame = (0, None, None, "", call) if is_free and plan.is_plain else frame_of(plan, call)
+                call.token = token = enter(own_frame)
                 runner, is_timed = plan.runner, call.deadline is not None
                 tool, execute = runner.tool, runner.execute  # local names, as above
                 value = (
@@ -257,8 +257,8 @@ class Pipeline:
         failed = error_of(error, call)
         if failed is not error:
             call.unexpected_error = error
-        if (goes_on := getattr(error, "goes_on", None)) is not None and (left := on_left_behind.get()) is not None:
-            left(goes_on)
+        if (goes_on := getattr(error, "goes_on", None)) is not None and (on_left := on_left_behind.get()) is not None:
+            on_left(goes_on)
         if call.is_cancelled and isinstance(error, asyncio.CancelledError) and call.task is not None:
             call.task.uncancel()  # the cancellation was meant for this call, and ends here
         if isinstance(error, asyncio.CancelledError | TimeLimit):
@@ -343,15 +343,15 @@ class Pipeline:
     async def _detached(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """Make the call in the background. Its caller gets the answer if it is there in time, else a job."""
         call.stage = "detach"
-        own = plan.arguments.intake(call.arguments)
+        arguments_copy = plan.arguments.intake(call.arguments)
         done: Future[ToolResult] | None = Future() if plan.bounds.inline_s else None
         request = BackgroundCallRequest(
-            plan.id, call.arguments if own is None else own, call.context, call.purpose, call.key, call.door,
-            has_copy=own is not None, done=done,
+            plan.id, call.arguments if arguments_copy is None else arguments_copy, call.context, call.purpose, call.key, call.door,
+            has_copy=arguments_copy is not None, done=done,
         ).of(plan)  # fmt: skip
-        ends = _ends_of_caller(call)
-        left = max(min(ends) - perf_counter(), 0) if ends else None
-        job = await self.background.begin(request, mode, left)
+        deadlines = _ends_of_caller(call)
+        remaining = max(min(deadlines) - perf_counter(), 0) if deadlines else None
+        job = await self.background.begin(request, mode, remaining)
         if done is not None:
             if await mode.until(done, plan.bounds.inline_s):
                 return done.result()
@@ -418,10 +418,10 @@ class Pipeline:
             CallError: it was not approved, or what would run is no longer the approved call.
         """
         rule = plan.admission.approval
-        ends = _ends_of_caller(call)
-        end = min(ends, default=None)
-        left = None if end is None else end - perf_counter()
-        if left is not None and left <= 0:
+        deadlines = _ends_of_caller(call)
+        end = min(deadlines, default=None)
+        remaining = None if end is None else end - perf_counter()
+        if remaining is not None and remaining <= 0:
             raise TimeLimit(stopped=True, begun=False)
 
         async def emit(event: Event) -> None:
@@ -431,15 +431,15 @@ class Pipeline:
         wanted = requested or RequestedApproval(
             rule.place if rule is not None else "", rule.reason if rule is not None else ""
         )
-        used_up = await self.approvals.obtain(plan, asked, wanted, mode, left, emit)
+        used_up = await self.approvals.obtain(plan, asked, wanted, mode, remaining, emit)
         if used_up is not None:
             call.used_up = (used_up,)
         # Files, grants and plugins may have changed in the meantime; the approval was for the earlier state.
         await self.compiler.still_holds(plan, asked.context)
         await self.hooks.call_gates(own_gates(plan), asked, plan.hooks.tool_snapshot, mode)
         if plan.bounds.seconds is not None:
-            ends.append(perf_counter() + plan.bounds.seconds)
-        return min(ends, default=None)
+            deadlines.append(perf_counter() + plan.bounds.seconds)
+        return min(deadlines, default=None)
 
 
 def _ends_of_caller(call: RunningCall) -> list[float]:

@@ -87,10 +87,10 @@ class PlanTokens:
             )
         token, now = f"plan-{secrets.token_hex(16)}", time.time()
         marked = plan.arguments.marked(call.arguments) if plan.arguments.marked is not None else ()
-        kept = (
+        stored = (
             None if any(marked) or self._disk.arguments(dict(call.arguments)) is None else self._disk.arguments(given)
         )
-        data = {"tool": plan.id, "mark": _mark(call, plan), "arguments": None if kept is None else dict(kept)}
+        data = {"tool": plan.id, "mark": _mark(call, plan), "arguments": None if stored is None else dict(stored)}
         record = Record(KIND, token, owner, "open", to_json(data).decode(), now, now + self._seconds)
         await ask(mode, self._records, self._records.add, record, seconds=left)
         return token, now + self._seconds
@@ -151,13 +151,13 @@ class PlanTokens:
         record = await self.check(token, plan, call, mode, left)
         if record.state == "used":  # the key decides whether the tool runs
             return None
-        kept = (
+        record_after_use = (
             "{}"
             if call.idempotency_key is None
             else to_json({**json.loads(record.data), "key": _digest(call.idempotency_key)}).decode()
         )
         expires = min(record.expires, time.time() + self._key_seconds)
-        used = replace(record, state="used", data=kept, expires=expires)
+        used = replace(record, state="used", data=record_after_use, expires=expires)
         before = replace(record, version=record.version + 1)
 
         def unused(is_used: bool) -> None:

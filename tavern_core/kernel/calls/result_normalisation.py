@@ -115,10 +115,10 @@ def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> T
         replace(e, type=_text(e.type), ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended)  # type: ignore[arg-type]
         for e in value.evidence
     )
-    own: dict[str, Any] = {"evidence": evidence, "trace": trace}
+    changes: dict[str, Any] = {"evidence": evidence, "trace": trace}
     if not value.ok and value.error is None:
-        own["error"] = ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown")
-    return plain_parts(value, limit, tool, **own)
+        changes["error"] = ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown")
+    return plain_parts(value, limit, tool, **changes)
 
 
 def plain_parts(result: ToolResult, limit: int, tool: str, **changes: Any) -> ToolResult:

@@ -155,10 +155,10 @@ class RunningCall:
         """
         if self.deadline is None:
             return None
-        left = self.deadline - perf_counter()
-        if left <= 0:
+        remaining = self.deadline - perf_counter()
+        if remaining <= 0:
             raise TimeLimit(stopped=True, begun=False)
-        return left
+        return remaining
 
     @property
     def seconds(self) -> float | None:

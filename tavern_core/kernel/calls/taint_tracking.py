@@ -137,11 +137,11 @@ def detached_context(context: CallContext, outer: ContentReader | None) -> CallC
     """A context without the enclosing calls: as strict as theirs, and with the sources that they have read."""
     strictest = context.after_untrusted
     for one in enclosing_readers(outer):
-        if (theirs := one.context) is None or theirs.after_untrusted == "allow":
+        if (context_of_reader := one.context) is None or context_of_reader.after_untrusted == "allow":
             continue
-        strictest = stricter(strictest, theirs.after_untrusted)
-        if theirs.ledger is not context.ledger:
-            context.ledger.content_read.take_over(theirs.ledger.content_read)
+        strictest = stricter(strictest, context_of_reader.after_untrusted)
+        if context_of_reader.ledger is not context.ledger:
+            context.ledger.content_read.take_over(context_of_reader.ledger.content_read)
     return context if strictest == context.after_untrusted else replace(context, after_untrusted=strictest)
 
 
@@ -292,7 +292,7 @@ def mark_result(call: RunningCall, result: ToolResult) -> ToolResult:
     ]
     if not watching:
         return mark_sources(call, result)
-    given = _addresses_of(call.values)
+    argument_addresses = _addresses_of(call.values)
     found = [result.value, [dict(block) for block in result._content]]
     if result.error is not None:
         found.append(result.error.message)
@@ -301,5 +301,5 @@ def mark_result(call: RunningCall, result: ToolResult) -> ToolResult:
         if plan.content.reads_addresses:
             read.trust(call.values)
         if plan.content.source or call.reads or not read.sources:
-            read.learn(found, given)
+            read.learn(found, argument_addresses)
     return mark_sources(call, result)

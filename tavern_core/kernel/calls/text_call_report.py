@@ -75,21 +75,21 @@ def render_feedback(
     heads = [list(map(harmless, _step_lines(step, counts[step.call.block] > 1, language, name))) for step in steps]
     errors = list(_problem_lines(problems, labels, language))
     fixed = [line for lines in heads for line in lines] + errors
-    left = max_chars - sum(map(len, fixed)) - len(fixed) - 64
+    budget = max_chars - sum(map(len, fixed)) - len(fixed) - 64
     text = []
     for number, (step, lines) in enumerate(zip(steps, heads, strict=True)):
-        shown = _value_lines(step.result, labels, max(left // (len(heads) - number), _LEAST_SHARE))
-        left -= sum(map(len, shown)) + len(shown)
+        shown = _value_lines(step.result, labels, max(budget // (len(heads) - number), _LEAST_SHARE))
+        budget -= sum(map(len, shown)) + len(shown)
         text += [lines[0], *shown, *lines[1:]]
     sections = [[labels["results"], *text]] if text else []
     if errors:
         sections.append(errors)
-    whole = "\n\n".join("\n".join(section) for section in sections)
+    report = "\n\n".join("\n".join(section) for section in sections)
     # Every piece is harmless. If two pieces together form a marker, it is removed here. Only a corrected call of the
     # model's own may contain markers.
     if tam.parse("\n".join(line for section in sections for line in section if not line.startswith(_REWRITTEN))).blocks:
-        whole = tam.neutralise(whole)
-    return _cut(whole.replace(_REWRITTEN, ""), max_chars, labels["more"])
+        report = tam.neutralise(report)
+    return _cut(report.replace(_REWRITTEN, ""), max_chars, labels["more"])
 
 
 def failure_text(error: ToolError, language: Language) -> str:
@@ -215,10 +215,10 @@ def _own_texts(result: ToolResult) -> list[str]:
     if not result._content:
         return []  # made from the value
     try:
-        given, made = result.content, ToolResult(result.ok, result.value).content
+        blocks, derived = result.content, ToolResult(result.ok, result.value).content
     except Exception:  # noqa: BLE001 - content is made from the value, and this value is not JSON: it is shown as one below
         return []
-    texts = [block.get("text") for block in given if block.get("type") == "text"] if given != made else []
+    texts = [block.get("text") for block in blocks if block.get("type") == "text"] if blocks != derived else []
     return [text for text in texts if isinstance(text, str) and text != result.value][:_MOST_DETAILS]
 
 

@@ -186,8 +186,10 @@ class Availability:
         """The missing capabilities of a tool; if only its code knows its needs, those that its plugin lacks."""
         rights = self._specs.rights(record, spec)
         if caller is not self._specs.default:
-            own = rights.caller if self._specs.is_host(caller) else caller.permissions
-            rights = replace(rights, caller=own, profile=None if inventory is None else inventory.capabilities)
+            caller_permissions = rights.caller if self._specs.is_host(caller) else caller.permissions
+            rights = replace(
+                rights, caller=caller_permissions, profile=None if inventory is None else inventory.capabilities
+            )
         if lacks := shortfall(record.name, spec.capabilities, rights, caller):
             why = f"which {record.name} was not granted" if lacks.side == "plugin" else lacks.reason
             return ToolNeed(lacks.missing, f"needs {', '.join(lacks.missing)}, {why}", lacks.fix, lacks.side)

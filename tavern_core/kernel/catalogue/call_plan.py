@@ -264,8 +264,8 @@ def _plugins(implementations: tuple[HookImplementation, ...]) -> tuple[str, ...]
 
 def _steps(plan: CallPlan) -> Iterator[PlanStep]:
     """The steps in the order of `calls/pipeline.py`."""
-    own = (plan.spec.plugin,)
-    yield PlanStep("resolve", "finds the tool and activates its plugin", own)
+    own_plugin = (plan.spec.plugin,)
+    yield PlanStep("resolve", "finds the tool and activates its plugin", own_plugin)
     if plan.bounds.inline_s is not None:  # the job makes the whole call, so it begins before any check
         when = f"after {plan.bounds.inline_s:g} s" if plan.bounds.inline_s else "at once"
         yield PlanStep("detach", f"becomes a job {when}, and the job makes the call")
@@ -289,7 +289,7 @@ def _steps(plan: CallPlan) -> Iterator[PlanStep]:
     if plan.is_recorded:
         yield PlanStep("record_call", "writes TOOL_CALLED", _plugins(plan.hooks.events))
     yield from plan.bounds.steps
-    yield PlanStep("execute", plan.runner.description, own)
+    yield PlanStep("execute", plan.runner.description, own_plugin)
     yield from _steps_of_answer(plan)
 
 

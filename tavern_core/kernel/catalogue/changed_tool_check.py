@@ -50,8 +50,8 @@ def changed_parts(before: ToolSpec | NodeSpec, after: ToolSpec | NodeSpec) -> li
 
 
 def _loosened(answer: ToolSpec, spec: ToolSpec) -> str:
-    if gone := sorted(spec.capabilities - answer.capabilities):
-        return f"the capability {gone[0]}"
+    if lost := sorted(spec.capabilities - answer.capabilities):
+        return f"the capability {lost[0]}"
     for name in ("destructive", "requires_approval", "optional", "untrusted"):
         if getattr(spec, name) and not getattr(answer, name):
             return name

@@ -86,12 +86,12 @@ class Descriptions:
 
     def with_job_tools(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
         """`whole`; if one of the tools may become a job, also the tools for jobs that the caller can call."""
-        whole = self.whole(profile, context)
-        if not any(spec.job or spec.limits.inline_ms is not None for spec in whole):
-            return whole
-        known = {spec.id for spec in whole}
+        tools = self.whole(profile, context)
+        if not any(spec.job or spec.limits.inline_ms is not None for spec in tools):
+            return tools
+        known = {spec.id for spec in tools}
         callable_ = (id_ for id_ in JOB_TOOLS if self._tools.why(id_, profile=profile, context=context))
-        return whole + [self._tools[id_] for id_ in callable_ if id_ not in known]
+        return tools + [self._tools[id_] for id_ in callable_ if id_ not in known]
 
     def in_order(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
         """`whole`, in the order of the profile's inventory."""
@@ -123,21 +123,26 @@ class Descriptions:
             raise UsageError(f"max_chars= takes a number of characters from 1 up, got {max_chars!r:.40}")
         if query is not None and not isinstance(query, str):
             raise UsageError(f"query= takes words, got {type(query).__name__}")
-        whole = self.in_order(profile, context)
+        listed_tools = self.in_order(profile, context)
         spoken = language or self.language(profile, context)
         limit = max_chars or self._config.limits.manual_chars
         lacking = {
-            tool: need.missing for tool, need in self._tools.lacking(whole, profile=profile, context=context).items()
+            tool: need.missing
+            for tool, need in self._tools.lacking(listed_tools, profile=profile, context=context).items()
         }
         policy = self._specs.policy()
-        asks = {spec.id for spec in whole if policy.approval(spec) is not None}
-        rules = tam_rules(spoken, whole, references=self._config.tam.references, max_chars=limit // 2) if whole else ""
+        asks = {spec.id for spec in listed_tools if policy.approval(spec) is not None}
+        rules = (
+            tam_rules(spoken, listed_tools, references=self._config.tam.references, max_chars=limit // 2)
+            if listed_tools
+            else ""
+        )
         room = limit - len(rules) - 2 if rules else limit
         hint = how_to_search(spoken) if self._tools.why(SEARCH_TOOLS, profile=profile, context=context) else ""
         has_results = bool(self._tools.why(JOB_RESULT, profile=profile, context=context))
         obstacles = Obstacles(lacking, asks, has_results)
         tools = render_manual(
-            whole, max_chars=room, language=spoken, query=query, obstacles=obstacles, search_hint=hint
+            listed_tools, max_chars=room, language=spoken, query=query, obstacles=obstacles, search_hint=hint
         )
         return f"{tools}\n\n{rules}" if rules else tools
 

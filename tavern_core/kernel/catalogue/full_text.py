@@ -108,8 +108,10 @@ class FullText:
             and not (few and found)
             and (common := [word for word in known if self._count(word) > most_common])
         ):
-            taken = {tool_id for tool_id, _ in found}
-            found += self._by_place(common, most - len(found), lambda tool_id: tool_id not in taken and fits(tool_id))
+            found_ids = {tool_id for tool_id, _ in found}
+            found += self._by_place(
+                common, most - len(found), lambda tool_id: tool_id not in found_ids and fits(tool_id)
+            )
         return found
 
     def _by_rank(self, words: Sequence[str], most: int, fits: Fits, few: bool) -> list[tuple[str, float]]:

@@ -68,9 +68,9 @@ class HostLimits:
                 place = f"limits.{section}.{name}"
                 found.append(self._state(place, written.limits(), None if section == "callers" else governed))
         for tool in tools:
-            own = _own(tool, rules)
-            if own != NO_LIMITS and tool.id in governed:
-                found.append(self._state(f"the tool {tool.id}", own, {tool.id: governed[tool.id]}))
+            own_limits = _own(tool, rules)
+            if own_limits != NO_LIMITS and tool.id in governed:
+                found.append(self._state(f"the tool {tool.id}", own_limits, {tool.id: governed[tool.id]}))
         return tuple(found)
 
     def _state(self, place: str, limits: ToolLimits, governed: dict[str, ToolLimiter] | None) -> LimitState:

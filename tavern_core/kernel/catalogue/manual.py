@@ -357,11 +357,14 @@ def sample_arguments(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     properties = schema.get("properties")
     found: dict[str, Any] = {}
     for name in schema.get("required", ()):
-        given = properties.get(name) if isinstance(properties, Mapping) else None
-        if not isinstance(given, Mapping):
+        schema_of_name = properties.get(name) if isinstance(properties, Mapping) else None
+        if not isinstance(schema_of_name, Mapping):
             return None
-        choices = next((given[key] for key in ("examples", "enum") if given.get(key)), None)
-        value = given.get("default", given.get("const", given.get("minimum", _SAMPLES.get(str(given.get("type"))))))
+        choices = next((schema_of_name[key] for key in ("examples", "enum") if schema_of_name.get(key)), None)
+        value = schema_of_name.get(
+            "default",
+            schema_of_name.get("const", schema_of_name.get("minimum", _SAMPLES.get(str(schema_of_name.get("type"))))),
+        )
         found[name] = choices[0] if isinstance(choices, list | tuple) else value
         if found[name] is None:
             return None

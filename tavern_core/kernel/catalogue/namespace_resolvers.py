@@ -108,8 +108,8 @@ class Namespaces:
     async def _call_resolver(
         self, prefix: str, owner: str, resolver: NamespaceResolver, function: Any, *args: Any, mode: ExecutionMode
     ) -> Any:
-        kept, until = self._paused.get(prefix, (None, 0.0))
-        if kept is resolver and time.monotonic() < until:
+        paused, until = self._paused.get(prefix, (None, 0.0))
+        if paused is resolver and time.monotonic() < until:
             raise self._failure(prefix, owner, "took too long and is left alone for a while")
         try:
             return await self._calls.work("it", function, *args, mode=mode)

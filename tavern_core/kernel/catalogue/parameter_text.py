@@ -105,8 +105,8 @@ class _ParameterWriter:
             target: Any = self._root
             for key in filter(None, split_pointer(reference[1:])):
                 target = target.get(key) if isinstance(target, Mapping) else None
-            beside = {key: value for key, value in part.items() if key != "$ref"}
-            part = {**target, **beside} if isinstance(target, Mapping) else {**beside, "$ref": None}
+            siblings = {key: value for key, value in part.items() if key != "$ref"}
+            part = {**target, **siblings} if isinstance(target, Mapping) else {**siblings, "$ref": None}
         return {}
 
     def _type(self, part: Mapping[str, Any], depth: int = 0) -> str:

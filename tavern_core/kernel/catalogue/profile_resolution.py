@@ -144,8 +144,8 @@ class Inventories:
             ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
             UsageError: it is not a profile (USAGE).
         """
-        if (kept := self._cached(given)) is not None:
-            return kept
+        if (cached := self._cached(given)) is not None:
+            return cached
         if asyncio._get_running_loop() is None:
             return self._base.portal.run(self._prepared(given))
         return await self._prepared(given)

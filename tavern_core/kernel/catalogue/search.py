@@ -131,8 +131,8 @@ class ToolIndex:
         fresh = [self._tools[tool_id] for tool_id in self._changed if tool_id in self._tools]
         if stale:
             index.drop(stale)
-            gone = set(stale)
-            self._names = [entry for entry in self._names if entry[1] not in gone]
+            stale_ids = set(stale)
+            self._names = [entry for entry in self._names if entry[1] not in stale_ids]
             for tool_id in stale:
                 del self._indexed[tool_id]
         if fresh:

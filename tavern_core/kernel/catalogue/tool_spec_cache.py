@@ -127,16 +127,16 @@ class ToolSpecs:
 
     async def specify(self, entry: RegistryEntry, mode: ExecutionMode) -> ToolSpec | None:
         """The tool of an entry after `tavern_before_register_tool`; None: a hook hides it."""
-        seen = self.current()
-        known = seen.specs.get(entry.id)
+        cache = self.current()
+        known = cache.specs.get(entry.id)
         if known is None:
             try:
                 known = await self.decorated(self._plain_spec(entry), entry, mode)
-                if given := self.registry.given_aliases(entry.id):
-                    known = replace(known, aliases=tuple(dict.fromkeys((*known.aliases, *given))))
+                if aliases := self.registry.given_aliases(entry.id):
+                    known = replace(known, aliases=tuple(dict.fromkeys((*known.aliases, *aliases))))
             except PolicyDenied as error:
                 known = error.message
-            seen.specs[entry.id] = known
+            cache.specs[entry.id] = known
         return None if isinstance(known, str) else known
 
     def _plain_spec(self, entry: RegistryEntry) -> ToolSpec:
@@ -260,11 +260,11 @@ class ToolSpecs:
         return [spec for r in records for spec in step_by_hand(self.made_openly(r, caller, self._inline))]
 
     def policy(self) -> AccessPolicy:
-        seen = self.current()
-        if seen.policy is None:
+        cache = self.current()
+        if cache.policy is None:
             entries = self.registry.entries()
             aliases = self.registry.aliases() if self._config_has_lists() else {}
-            seen.policy = compile_access(
+            cache.policy = compile_access(
                 self.config,
                 list(entries),
                 list(self.lifecycle.records),
@@ -272,9 +272,9 @@ class ToolSpecs:
                 file=self._file,
                 host=self.host_plugins(),
             )
-            for finding in (*self.registry.mismatches(), *seen.policy.diagnostics):
+            for finding in (*self.registry.mismatches(), *cache.policy.diagnostics):
                 self.diagnostics.add_finding(finding)
-        return seen.policy
+        return cache.policy
 
     def judge_pin(self, spec: ToolSpec) -> None:
         """Return if a tool is not pinned, or is as it was reviewed. Raises ToolQuarantined (TOOL_QUARANTINED)."""
@@ -288,11 +288,11 @@ class ToolSpecs:
 
     def rights(self, record: PluginRecord, spec: ToolSpec) -> Rights:
         """The rights of a plugin's tool and of the calls that it makes, as the host allows them, without scopes."""
-        own, host = record.capabilities(spec), self.config.capabilities
+        capabilities, host = record.capabilities(spec), self.config.capabilities
         return Rights(
-            own,
+            capabilities,
             frozenset(
-                c for c in own if is_capability(c) and not is_dangerous(c)
+                c for c in capabilities if is_capability(c) and not is_dangerous(c)
             ),  # of a caller; hooks are the plugin's own
             None if host.allow is None else frozenset(host.allow),
             frozenset(host.deny),
@@ -313,14 +313,14 @@ class ToolSpecs:
 
     def index(self) -> ToolIndex:
         """All tools, searchable. Kept across states: only changed tools are indexed again."""
-        seen = self.current()
+        cache = self.current()
         if self._index is None:
             from tavern_core.kernel.catalogue.search import ToolIndex
 
             self._index = ToolIndex()
-        if not seen.is_indexed:
+        if not cache.is_indexed:
             self._index.sync(self.all())
-            seen.is_indexed = True
+            cache.is_indexed = True
         return self._index
 
     def all(self, entries: Mapping[str, RegistryEntry] | None = None) -> list[ToolSpec]:
@@ -330,9 +330,9 @@ class ToolSpecs:
         return [spec for spec in found if spec is not None]
 
     def visible_to_host(self) -> tuple[ToolSpec, ...]:
-        seen = self.current()
+        cache = self.current()
         entries = self.registry.entries()
-        if seen.listed is None:
+        if cache.listed is None:
             policy = self.policy()
             usable = {n for n, r in self.lifecycle.records.items() if r.usable}
             kinds = self.kinds()
@@ -341,13 +341,13 @@ class ToolSpecs:
                 for s in self.without_changed(self.all(entries))
                 if entries[s.id].plugin in usable and s.executor in kinds and policy.host_verdict(s).allowed
             )
-            seen.by_id = {s.id: s for s in listed}
-            seen.has_factories = any(e.factory for e in entries.values())
-            seen.listed = listed  # last: a reader that sees it finds the rest
-        if not seen.has_factories:
-            return seen.listed
+            cache.by_id = {s.id: s for s in listed}
+            cache.has_factories = any(e.factory for e in entries.values())
+            cache.listed = listed  # last: a reader that sees it finds the rest
+        if not cache.has_factories:
+            return cache.listed
         policy = self.policy()
-        shown = (self.for_caller(s, self.default) for s in seen.listed)
+        shown = (self.for_caller(s, self.default) for s in cache.listed)
         return tuple(self.without_changed(s for s in shown if s is not None and policy.host_verdict(s).allowed))
 
 

@@ -84,9 +84,9 @@ class Tools:
             UsageError: profile or context has the wrong type (USAGE).
         """
         if usable:
-            seen = self.list(profile, context=context)
-            lacking = self.lacking(seen, profile=profile, context=context)
-            return tuple(spec for spec in seen if spec.id not in lacking or not lacking[spec.id].is_certain)
+            visible = self.list(profile, context=context)
+            lacking = self.lacking(visible, profile=profile, context=context)
+            return tuple(spec for spec in visible if spec.id not in lacking or not lacking[spec.id].is_certain)
         entries = self._registry.entries()
         caller, inventory = self._availability.caller(profile, context)
         if caller is self._specs.default and not self._specs.config.callers:
@@ -208,13 +208,13 @@ class Tools:
             if not isinstance(value, str) and (value is not None or name == "query"):
                 raise UsageError(f"search({name}=...) takes text, got {type(value).__name__}")
         shown = self.list(profile, context=context)
-        seen = self._specs.current()
-        visible = seen.by_id if shown is seen.listed else {spec.id: spec for spec in shown}
+        cache = self._specs.current()
+        visible = cache.by_id if shown is cache.listed else {spec.id: spec for spec in shown}
         found = self._specs.index().search(query, capability=capability, tag=tag, limit=limit, among=visible)
-        if shown is not seen.listed and (made := visible.keys() - self._registry.entries().keys()):
-            own = ToolIndex()  # tools that factories and namespaces make for this caller only
-            own.sync(visible[tool_id] for tool_id in made)
-            found += own.search(query, capability=capability, tag=tag, limit=limit)
+        if shown is not cache.listed and (made := visible.keys() - self._registry.entries().keys()):
+            own_index = ToolIndex()  # tools that factories and namespaces make for this caller only
+            own_index.sync(visible[tool_id] for tool_id in made)
+            found += own_index.search(query, capability=capability, tag=tag, limit=limit)
             found = sorted(found, key=lambda hit: (-hit[1], hit[0]))[: max(limit, 0)]
         return tuple(visible[tool_id] for tool_id, _ in found)
 

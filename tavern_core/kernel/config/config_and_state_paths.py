@@ -33,11 +33,11 @@ def home_and_user_file(home: Path | str | None, env: Mapping[str, str], cwd: Pat
     Raises:
         ConfigInvalid: the folder of a user who does not exist (CONFIG_INVALID).
     """
-    if given := named_home(home, env):
+    if named := named_home(home, env):
         try:
-            folder = cwd / Path(given).expanduser()
+            folder = cwd / Path(named).expanduser()
         except RuntimeError as error:
-            raise ConfigInvalid(f"{HOME_VARIABLE}={given}: {error}", hint="write the whole path") from error
+            raise ConfigInvalid(f"{HOME_VARIABLE}={named}: {error}", hint="write the whole path") from error
         return folder, folder / USER_FILE
     import platformdirs
 

@@ -162,8 +162,8 @@ def with_project_state(loaded: LoadedConfig, program: Path | None = None) -> Loa
     project = loaded.project_file.parent if loaded.project_file else program or loaded.base_dir
     home = project_home(loaded.home, project)
     findings = loaded.findings
-    if not home.exists() and (left := [kept for kept in _KEPT if (loaded.home / kept).exists()]):
-        message = f"this project has its own state folder now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
+    if not home.exists() and (existing := [name for name in _KEPT if (loaded.home / name).exists()]):
+        message = f"this project has its own state folder now, {home}; {', '.join(existing)} of earlier versions stay in {loaded.home}"
         hint = f"move there what belongs to this project, or set {HOME_VARIABLE}={loaded.home} to go on with them"
         findings += (Finding(ConfigInvalid.code, message, hint, severity="warning"),)
     return replace(loaded, home=home, findings=findings, is_shared=False)
@@ -239,8 +239,8 @@ def _project_layer(
         return mapping_layer("config argument", config, cwd), []
     path = cwd / Path(config).expanduser()
     if not path.exists():
-        beside = path.parent.glob("*.*") if path.parent.is_dir() else ()
-        near = did_you_mean(path.name, (p.name for p in beside if nearest(path.stem, [p.stem])))
+        files_beside = path.parent.glob("*.*") if path.parent.is_dir() else ()
+        near = did_you_mean(path.name, (p.name for p in files_beside if nearest(path.stem, [p.stem])))
         raise ConfigInvalid(f"there is no file {path}", hint=near or "create it, or leave --config out", path=str(path))
     if path.is_dir():
         raise ConfigInvalid(f"{path} is a folder", hint=f"name a file in it: {path / 'tavern.yaml'}", path=str(path))

@@ -172,9 +172,9 @@ def _undotted(data: Mapping[str, Any], above: Keys = ()) -> dict[str, Any]:
     for key, value in data.items():
         is_dotted = "." in str(key) and section_of(annotation_at(above)) is not None
         path = split_key(str(key), above=above) if is_dotted else (str(key),)
-        whole = (*above, *path)
+        full_path = (*above, *path)
         if isinstance(value, Mapping):
-            value = dict(value) if whole[0] in FREE else _undotted(value, whole)
+            value = dict(value) if full_path[0] in FREE else _undotted(value, full_path)
         for word in reversed(path):
             value = {word: value}
         _merge(result, value)

@@ -93,12 +93,12 @@ def without_value(text: str, path: Keys, file: str = "tavern.yaml") -> str:
     """The text without `path`; the same text when it is not there."""
     data = _data(text, file)
     wanted = deepcopy(data)
-    gone = _drop(wanted, path)
-    if not gone:
+    removed = _drop(wanted, path)
+    if not removed:
         return text
     root = _compose(text)
     assert isinstance(root, yaml.MappingNode)  # there is something in it
-    start, end = _lines_of(text, root, gone)
+    start, end = _lines_of(text, root, removed)
     return _checked(text[:start] + text[end:], wanted, file, f"# {'.'.join(path)}")
 
 
@@ -127,8 +127,8 @@ def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
     if document.findings:
         why = document.findings[0]
         raise ConfigInvalid(f"{file} could not be read any more with this change: {why.message}", hint=why.hint)
-    said = document.data or {}  # an empty file holds no data
-    if said != wanted or with_leaves(said, type) != with_leaves(wanted, type):  # True equals 1
+    data = document.data or {}  # an empty file holds no data
+    if data != wanted or with_leaves(data, type) != with_leaves(wanted, type):  # True equals 1
         raise ConfigInvalid(
             f"{file} is written in a way that cannot be changed safely",
             hint=f"write it by hand: {shortened(by_hand, 500)}",
@@ -163,11 +163,11 @@ def _drop(data: dict[str, Any], path: Keys) -> Keys:
         del data[name]
         return (name,)
     inner = data[name]
-    gone = _drop(inner, path[1:]) if isinstance(inner, dict) else ()
-    if gone and not inner:
+    removed = _drop(inner, path[1:]) if isinstance(inner, dict) else ()
+    if removed and not inner:
         del data[name]
         return (name,)
-    return (name, *gone) if gone else ()
+    return (name, *removed) if removed else ()
 
 
 def _spelling(data: Mapping[str, Any], key: str) -> str:

@@ -76,9 +76,13 @@ class Discovery:
             nodes: its node types, as JSON; None if they are not known.
         """
         wanted = set(plugin.tools.unknown)
-        kept, settings = [spec for spec in specs if spec.name in wanted], list(settings)
+        stored_specs, settings = [spec for spec in specs if spec.name in wanted], list(settings)
         is_known = self._index.rows.get(plugin.row.key) is plugin.row
-        if is_known and (kept or settings or nodes is not None) and plugin.remember_code(kept, settings, nodes):
+        if (
+            is_known
+            and (stored_specs or settings or nodes is not None)
+            and plugin.remember_code(stored_specs, settings, nodes)
+        ):
             self._index.is_changed = True
 
     def save(self) -> bool:
@@ -307,13 +311,13 @@ class _DiscoveryRun:
 
     def forget_the_rest(self) -> None:
         """Drop removed plugins from the index."""
-        gone = self._index.rows.keys() - self._seen
-        for key in gone:
+        removed = self._index.rows.keys() - self._seen
+        for key in removed:
             del self._index.rows[key]
         stale = self._index.paths.keys() - set(self._paths)
         for path in stale:
             del self._index.paths[path]
-        if gone or stale:
+        if removed or stale:
             self._index.is_changed = True
 
 

@@ -236,13 +236,13 @@ def _read_metadata(
                 head = source.read(65_536).replace(b"\r\n", b"\n").partition(b"\n\n")[0].decode("utf-8", "replace")
         except OSError:
             continue
-        said = dict(_HEADER.findall(head))
+        headers = dict(_HEADER.findall(head))
         problems = []
-        if not said.get("Name") or not said.get("Version"):
+        if not headers.get("Name") or not headers.get("Version"):
             problems.append(
-                (f"{file} of {name} names no {'Name' if not said.get('Name') else 'Version'}", "reinstall it")
+                (f"{file} of {name} names no {'Name' if not headers.get('Name') else 'Version'}", "reinstall it")
             )
-        return said.get("Name") or name, said.get("Version") or version, problems
+        return headers.get("Name") or name, headers.get("Version") or version, problems
     return (
         name,
         version,

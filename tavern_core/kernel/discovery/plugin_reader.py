@@ -82,8 +82,8 @@ def _filled(
     if tools != DeclaredTools():
         packed = pack_tools(tools)
         row.details.put(TOOLS, packed)
-        said = {**packed, "stamps": [], "findings": row.tool_findings}
-        row.tools_digest = json_digest(said)
+        tool_data = {**packed, "stamps": [], "findings": row.tool_findings}
+        row.tools_digest = json_digest(tool_data)
     if not row.prefix:  # in a folder: a file that is saved in place does not change the time of its folder
         _watch(row, now, *(f"/{relative}" for relative, _ in tools.stamps))
     return row

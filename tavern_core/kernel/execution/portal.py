@@ -171,11 +171,11 @@ def _serve(loop: asyncio.AbstractEventLoop, begun: set[concurrent.futures.Future
     try:
         while not _ran_to_its_end(loop):
             continue
-        left = asyncio.all_tasks(loop)
-        for task in left:
+        remaining = asyncio.all_tasks(loop)
+        for task in remaining:
             task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=2))
+        if remaining:
+            loop.run_until_complete(asyncio.wait(remaining, timeout=2))
         for task in asyncio.all_tasks(loop):  # those that swallow their cancellation
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):

@@ -75,8 +75,8 @@ def take(descriptor: int, seconds: float = DEFAULT_SECONDS) -> bool:
 def _wait(descriptor: int, seconds: float) -> bool:
     end = time.monotonic() + seconds
     pause = _FIRST_PAUSE
-    while (left := end - time.monotonic()) > 0:
-        time.sleep(min(pause, left))
+    while (remaining := end - time.monotonic()) > 0:
+        time.sleep(min(pause, remaining))
         pause = min(pause * 2, _LONGEST_PAUSE)
         if take_at_once(descriptor):
             return True
@@ -90,8 +90,8 @@ def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
     Raises:
         StateDamaged: it is not free within `seconds`, or the folder cannot be written.
     """
-    with _opened(path) as (descriptor, beside):
-        with state_errors(beside, "lock"):
+    with _opened(path) as (descriptor, lock_file):
+        with state_errors(lock_file, "lock"):
             free = take(descriptor, seconds)
         if not free:
             raise not_free(path, seconds)
@@ -104,9 +104,9 @@ def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def locked_async(path: Path, seconds: float = DEFAULT_SECONDS) -> AsyncIterator[None]:
     """`locked` for code on an event loop. Raises as `locked`."""
-    with _opened(path) as (descriptor, beside):
+    with _opened(path) as (descriptor, lock_file):
         end = time.monotonic() + seconds
-        with state_errors(beside, "lock"):
+        with state_errors(lock_file, "lock"):
             while not take_at_once(descriptor):
                 if time.monotonic() > end:
                     raise not_free(path, seconds)
@@ -120,12 +120,12 @@ async def locked_async(path: Path, seconds: float = DEFAULT_SECONDS) -> AsyncIte
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, Path]]:
     """The file whose lock protects `path`."""
-    beside = path.with_name(f".{path.name}.lock")
+    lock_file = path.with_name(f".{path.name}.lock")
     make_private_folder(path.parent)
-    with state_errors(beside, "lock"):
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_FILE)
+    with state_errors(lock_file, "lock"):
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_FILE)
     try:
-        yield descriptor, beside
+        yield descriptor, lock_file
     finally:
         os.close(descriptor)
 

@@ -135,8 +135,8 @@ class GrantStore:
             if (record := records.get(upstream)) is None:
                 raise PluginNotFound(f"there is no grant for {upstream!r}", hint=f"tavern plugins grant {upstream}")
             known = {**record.tools, **tools}
-            kept = {name: digest for name, digest in sorted(known.items()) if digest}
-            return {**records, upstream: replace(record, tools=kept)}
+            hashes = {name: digest for name, digest in sorted(known.items()) if digest}
+            return {**records, upstream: replace(record, tools=hashes)}
 
         return self._change(accepted)
 

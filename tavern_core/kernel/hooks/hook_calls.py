@@ -249,11 +249,11 @@ class HookCalls:
         for impl in implementations:
             # Built-in gates are ours and read only; others get a copy, or a gate could change the call.
             is_own = impl.fast and impl.is_builtin
-            given = {
+            arguments = {
                 "call": call if is_own else copy_for_plugin(call),
                 "tool": tool.spec if is_own else tool.to(impl.plugin),
             }
-            answer = await self.guard(impl, given, mode, tool.id)
+            answer = await self.guard(impl, arguments, mode, tool.id)
             if isinstance(answer, RequireApproval):
                 requested = requested or RequestedApproval(impl.plugin, answer.reason, facts(answer.details))
             elif answer is not None:
@@ -410,14 +410,14 @@ def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:
     """The parts of a result that a hook may change; its origin stays."""
     if result.ok and not answer.ok:
         return result.replace(ok=False, value=None, content=(), error=answer.error, status=answer.status)
-    own = copy_for_plugin(answer)
+    copy = copy_for_plugin(answer)
     return result.replace(
-        value=own.value,
-        content=own._content,
-        evidence=own._evidence,
-        meta=own._meta,
-        error=own.error,
-        status=own.status,
+        value=copy.value,
+        content=copy._content,
+        evidence=copy._evidence,
+        meta=copy._meta,
+        error=copy.error,
+        status=copy.status,
     )
 
 

@@ -199,22 +199,22 @@ def order_plugins(
     Args:
         constraints: plugin → (names it runs before, names it runs after).
     """
-    left = set(names)
-    waits_for: dict[str, set[str]] = {name: set() for name in left}
-    for name in left:
+    remaining = set(names)
+    waits_for: dict[str, set[str]] = {name: set() for name in remaining}
+    for name in remaining:
         before, after = constraints.get(name, (frozenset(), frozenset()))
-        waits_for[name] |= after & left - {name}
-        for later in before & left - {name}:
+        waits_for[name] |= after & remaining - {name}
+        for later in before & remaining - {name}:
             waits_for[later].add(name)
-    ready = [name for name in left if not waits_for[name]]
+    ready = [name for name in remaining if not waits_for[name]]
     heapq.heapify(ready)
-    while left:
-        name = heapq.heappop(ready) if ready else min(left)  # a cycle: the first by name goes first
-        if name not in left:
+    while remaining:
+        name = heapq.heappop(ready) if ready else min(remaining)  # a cycle: the first by name goes first
+        if name not in remaining:
             continue
-        left.discard(name)
+        remaining.discard(name)
         yield name
-        for other in left:
+        for other in remaining:
             if name in waits_for[other]:
                 waits_for[other].discard(name)
                 if not waits_for[other]:
@@ -282,14 +282,14 @@ def unmarked_lookalikes(plugin: object) -> list[str]:
 
 def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
     """(name, function that carries the mark, function to call)."""
-    own = dict(getattr(plugin, "__dict__", {}))
+    attributes = dict(getattr(plugin, "__dict__", {}))
     for attribute, member in sorted(_members(plugin).items()):
         function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
         if not callable(function) or isinstance(function, type) or not inspect.isroutine(function):
             continue
         marks = getattr(function, _MARK, None)
         if isinstance(marks, Mapping):
-            bound = member if attribute in own else getattr(plugin, attribute)
+            bound = member if attribute in attributes else getattr(plugin, attribute)
             yield attribute, function, bound
 
 

@@ -109,9 +109,11 @@ class JobRecords:
             records = [record for record in records if any(name in record.data for name in named)]
         found = filter(self._is_current, (self._from_record(record, alive) for record in records))
         fitting = (
-            kept
-            for kept in found
-            if kept is not None and (not states or kept.job.status in states) and (not tools or kept.job.tool in tools)
+            stored
+            for stored in found
+            if stored is not None
+            and (not states or stored.job.status in states)
+            and (not tools or stored.job.tool in tools)
         )
         return builtins.list(islice(fitting, most))
 
@@ -135,10 +137,10 @@ class JobRecords:
         Args:
             facts: changes of its facts; see `StoredJob.facts`.
         """
-        if (kept := self._changed(id, edit, when, facts)) is None:
+        if (stored := self._changed(id, edit, when, facts)) is None:
             return None
-        self.report(kept.job, str(kept.facts.get("user") or ""))
-        return kept.job
+        self.report(stored.job, str(stored.facts.get("user") or ""))
+        return stored.job
 
     def change_facts(self, id: str, when: Callable[[StoredJob], bool], **facts: Any) -> None:  # noqa: A002 - the job's
         """`change` for facts that only the host needs; emits no event."""
@@ -149,13 +151,18 @@ class JobRecords:
     ) -> StoredJob | None:
         while True:
             record = self.store.get(KIND, id_)
-            kept = None if record is None else self._from_record(record, None)
-            if record is None or kept is None or kept.job.status in ENDED or (when is not None and not when(kept)):
+            before = None if record is None else self._from_record(record, None)
+            if (
+                record is None
+                or before is None
+                or before.job.status in ENDED
+                or (when is not None and not when(before))
+            ):
                 return None
-            job = replace(edit(kept.job), updated=time.time())
+            job = replace(edit(before.job), updated=time.time())
             stored = self._seconds if job.status in ENDED else _LONGEST_S
             expires = 0.0 if job.status in ("queued", "running") else time.time() + stored
-            known = {**kept.facts, **facts}
+            known = {**before.facts, **facts}
             if self.store.replace(replace(record, state=job.status, data=_text(job, known), expires=expires)):
                 return StoredJob(job, record, known)
 
@@ -163,11 +170,11 @@ class JobRecords:
         """Store the answer to a question for the process that runs the job; False: another answer came first."""
         now = time.time()
         text = to_json({"value": value}).decode()
-        own = Record(ANSWER, f"{id}\x1f{question}", "", "given", text, now, now + self._seconds)
-        if (known := self.store.add(own)) is None:
+        answer = Record(ANSWER, f"{id}\x1f{question}", "", "given", text, now, now + self._seconds)
+        if (known := self.store.add(answer)) is None:
             return True
         is_corrupt = not self.answer_left(id, question)
-        return is_corrupt and self.store.replace(replace(own, version=known.version))
+        return is_corrupt and self.store.replace(replace(answer, version=known.version))
 
     def answer_left(self, id: str, question: str) -> builtins.list[Any]:  # noqa: A002 - the job's
         """The stored answer to a question; none or one."""

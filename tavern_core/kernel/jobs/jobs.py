@@ -99,7 +99,7 @@ class Jobs(Mapping[str, Job]):
         wanted = _statuses(status, tool)
         owner, named = None if context is None else owner_of(context), spellings(tool) if tool else ()
         kept_jobs = self._records.list(owner, wanted, most, named)
-        found = {kept.job.id: self._current(kept) for kept in kept_jobs}
+        found = {stored.job.id: self._current(stored) for stored in kept_jobs}
         if self._engines.runs is not None:
             caller = None if context is None else (context.principal, context.user_id)
             for job in self._engines.runs.list(wanted, named, caller, most):
@@ -127,18 +127,18 @@ class Jobs(Mapping[str, Job]):
 
     def result(self, id: str, *, context: CallContext | None = None) -> ToolResult:  # noqa: A002 - the job's
         """The outcome of a job; of an unfinished one, a result with status ``job`` and its progress. See `find`."""
-        job, kept = self._find(id, context)
+        job, stored = self._find(id, context)
         if (known := self._records.result(id)) is not None:
             running_call_has_read(sources_of(known))
             return known
         if job.is_over:
             if job.error is not None:
                 return ToolResult(False, error=job.error, job=id)
-            if kept is None or kept.is_lost or kept.facts.get("approval"):  # a run that was resumed
+            if stored is None or stored.is_lost or stored.facts.get("approval"):  # a run that was resumed
                 known = (
                     None
                     if self._engines.runs is None
-                    else self._engines.runs.result(id, () if kept is None else kept.facts.get("named", ()))
+                    else self._engines.runs.result(id, () if stored is None else stored.facts.get("named", ()))
                 )
                 running_call_has_read(() if known is None else sources_of(known))
                 return known or ToolResult(True, job=id, meta={"run": id})
@@ -175,12 +175,12 @@ class Jobs(Mapping[str, Job]):
 
         Raises as `find`.
         """
-        job, kept = self._find(id, context)
+        job, stored = self._find(id, context)
         if job.status != "input_required":
             return job, False
         if (running := self._running.get(id)) is not None and running.is_cancelled:
             return job, False
-        is_held = kept is not None and self._records.store.is_present(str(kept.facts.get("process")))
+        is_held = stored is not None and self._records.store.is_present(str(stored.facts.get("process")))
         return job, bool(job.questions) or not is_held
 
     def _is_open(self, job: Job, question: Mapping[str, Any], approval: object) -> bool:
@@ -225,27 +225,27 @@ class Jobs(Mapping[str, Job]):
 
     def cancel(self, id: str, *, context: CallContext | None = None) -> bool:  # noqa: A002 - the job's
         """Request the end of a job in any process; False: it has finished already. Raises as `find`."""
-        job, kept = self._find(id, context)
+        job, stored = self._find(id, context)
         if job.is_over:
             return False
-        if kept is None:
+        if stored is None:
             return self._engines.runs is not None and self._engines.runs.cancel(id)
         if (running := self._running.get(id)) is not None:
             self._running.end(running)
             return True
-        if self._records.store.is_present(str(kept.facts.get("process", ""))):
+        if self._records.store.is_present(str(stored.facts.get("process", ""))):
             ask_to_end(self._records.store, id)
             return True
-        if kept.is_lost and (runs := self._engines.runs) is not None and runs.job(id) is not None:
+        if stored.is_lost and (runs := self._engines.runs) is not None and runs.job(id) is not None:
             if not runs.cancel(id):
                 return False
             run = runs.job(id)
             if run is not None and not run.is_over:  # it was resumed, and its process ends it in a moment
                 return True
-        has_run = job.status == "input_required" and not kept.facts.get("approval")
+        has_run = job.status == "input_required" and not stored.facts.get("approval")
         cancelled, version = (
             partial(ended_job, status="cancelled", error=CANCELLED if has_run else NEVER_RAN),
-            kept.record.version,
+            stored.record.version,
         )
         if self._records.change(id, cancelled, when=lambda now: now.record.version == version) is not None:
             return True
@@ -267,11 +267,11 @@ class Jobs(Mapping[str, Job]):
             InputInvalid: the answer does not fit (INPUT_SCHEMA_INVALID).
         """
         is_approver = context is not None and "approver" in context.roles
-        job, kept = self._find(id, None if is_approver else context)
+        job, stored = self._find(id, None if is_approver else context)
         asked = {str(each["id"]): each for each in job.questions}
         if not asked:
             return False
-        if is_approver and (kept is None or kept.facts.get("approval") not in asked):
+        if is_approver and (stored is None or stored.facts.get("approval") not in asked):
             self._find(id, context)  # only the job's caller may answer a question
         if not question and len(asked) > 1:
             raise UsageError(f"{id} asks {len(asked)} questions", hint=f"name one of {', '.join(asked)}")
@@ -279,9 +279,9 @@ class Jobs(Mapping[str, Job]):
         if name not in asked:
             raise UsageError(f"{id} does not ask {name!r:.80}", hint=did_you_mean(name, asked) or ", ".join(asked))
         # Decided by the stored fact and not by the question: tools choose the names of their questions.
-        if kept is not None and kept.facts.get("approval") == name:
+        if stored is not None and stored.facts.get("approval") == name:
             return self._decide(id, name, value, context)
-        if kept is not None and not id.startswith("run-"):
+        if stored is not None and not id.startswith("run-"):
             if (running := self._running.get(id)) is None or running.task is None:
                 if why := mismatch(Question.from_json(asked[name]), value):
                     raise InputInvalid(f"the answer to {name} does not fit: {why}", hint="answer again")
@@ -293,11 +293,11 @@ class Jobs(Mapping[str, Job]):
         """Leave an answer for the process that runs the job; False: another answer came first."""
         if not self._records.leave_answer(id_, name, value):
             return False
-        kept = self._records.get(id_)
-        if kept is not None and any(question["id"] == name for question in kept.job.questions):
+        stored = self._records.get(id_)
+        if stored is not None and any(question["id"] == name for question in stored.job.questions):
             return True
         self._records.forget_answer(id_, name)  # its question was closed meanwhile, perhaps by this very answer
-        return kept is not None and [name, value] in [[*given] for given in kept.facts.get("answers") or ()]
+        return stored is not None and [name, value] in [[*given] for given in stored.facts.get("answers") or ()]
 
     def _decide(self, id_: str, approval: str, value: Any, context: CallContext | None) -> bool:
         """Approve or reject the call of a job. Raises as `answer`."""
@@ -317,23 +317,23 @@ class Jobs(Mapping[str, Job]):
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).
             UsageError: it runs, has finished, may have had an effect, or its arguments contained secrets (USAGE).
         """
-        job, kept = await self._records.off_thread(self._find, id, context)
+        job, stored = await self._records.off_thread(self._find, id, context)
         runs = self._engines.runs
         is_run = id.startswith("run-") and runs is not None and runs.job(id) is not None
-        if kept is None or (is_run and not kept.facts.get("approval")):
+        if stored is None or (is_run and not stored.facts.get("approval")):
             await self._resume_run(job)
             return await self._records.off_thread(self.find, id)
-        process, is_waiting = str(kept.facts.get("process", "")), job.status == "input_required"
+        process, is_waiting = str(stored.facts.get("process", "")), job.status == "input_required"
         if is_waiting and await self._records.off_thread(self._records.store.is_present, process):
             raise UsageError(f"a process of this home runs {id}", hint=f"answer it: tavern jobs answer {id} VALUE")
         if not is_waiting:
-            self._check_lost(job, kept)
-        request = _request(job, kept.facts)
+            self._check_lost(job, stored)
+        request = _request(job, stored.facts)
         await self._records.off_thread(self._running.enter)
         running = RunningJob(
-            id, kept.record.owner, request, job.trace, resumed=_resume_state(job, kept.facts, is_waiting)
+            id, stored.record.owner, request, job.trace, resumed=_resume_state(job, stored.facts, is_waiting)
         )
-        changed = await self._records.off_thread(self._taken_up, running, kept)
+        changed = await self._records.off_thread(self._taken_up, running, stored)
         if changed is None:
             raise UsageError(f"{id} was taken up elsewhere", hint=f"tavern jobs show {id}")
         return changed
@@ -347,18 +347,18 @@ class Jobs(Mapping[str, Job]):
             raise UsageError(f"{job.id} is {job.status}: there is nothing to resume", hint=command)
         await runs.resume(job.id)
 
-    def _check_lost(self, job: Job, kept: StoredJob) -> None:
+    def _check_lost(self, job: Job, stored: StoredJob) -> None:
         """Return if its process ended before the job did, and the job may start again. Raises UsageError (USAGE)."""
         if job.error is None or job.error.kind != "CONNECTION_LOST":
             raise UsageError(f"{job.id} is {job.status}: there is nothing to resume", hint="start it again")
         # Its key is stored before its tool runs. While the key is held, it gives the stored answer, or "unknown".
-        is_keyed = kept.facts.get("key") is not None and time.time() < job.created + self._new.key_s
-        is_safe = is_keyed or bool(kept.facts.get("again") or kept.facts.get("point"))
+        is_keyed = stored.facts.get("key") is not None and time.time() < job.created + self._new.key_s
+        is_safe = is_keyed or bool(stored.facts.get("again") or stored.facts.get("point"))
         if job.error.outcome != "none" and not is_safe:
             raise UsageError(
                 f"{job.id} had started, and it is unknown whether it happened", hint="look, then start it again"
             )
-        if not kept.is_lost:  # its process recorded its end
+        if not stored.is_lost:  # its process recorded its end
             raise UsageError(
                 f"{job.id} is over: there is nothing to resume", hint=f"`tavern jobs show {job.id}` shows its error"
             )
@@ -367,11 +367,11 @@ class Jobs(Mapping[str, Job]):
         """Take over a job of another process; None: it has changed since it was read."""
         id_, process = running.id, self._running.process
 
-        def is_as_found(kept: StoredJob) -> bool:
-            return kept.record.version == found.record.version
+        def is_as_found(stored: StoredJob) -> bool:
+            return stored.record.version == found.record.version
 
-        def is_ours(kept: StoredJob) -> bool:
-            return kept.facts.get("process") == process
+        def is_ours(stored: StoredJob) -> bool:
+            return stored.facts.get("process") == process
 
         again = partial(replace, status="queued", error=None, questions=())
         asked = [str(question["id"]) for question in found.job.questions]
@@ -399,10 +399,10 @@ class Jobs(Mapping[str, Job]):
     def _find(self, id_: str, context: CallContext | None) -> tuple[Job, StoredJob | None]:
         check_caller(context)
         known = id_ if isinstance(id_, str) and id_.isprintable() else ""
-        kept, runs = self._records.get(known), self._engines.runs
-        if kept is not None and (context is None or kept.record.owner == owner_of(context)):
-            return self._current(kept), kept
-        job = runs.job(known) if kept is None and runs is not None else None
+        stored, runs = self._records.get(known), self._engines.runs
+        if stored is not None and (context is None or stored.record.owner == owner_of(context)):
+            return self._current(stored), stored
+        job = runs.job(known) if stored is None and runs is not None else None
         is_own = context is None or (runs is not None and runs.owner(known) == (context.principal, context.user_id))
         if job is not None and is_own:
             return job, None
@@ -412,25 +412,25 @@ class Jobs(Mapping[str, Job]):
             hint=did_you_mean(str(id_), near) or "`tavern jobs list` shows what there is",
         )
 
-    def _current(self, kept: StoredJob) -> Job:
+    def _current(self, stored: StoredJob) -> Job:
         """The current state of a job, with its open questions.
 
         A run has its own stored state: another process may have resumed it.
         """
-        job, runs = kept.job, self._engines.runs
-        approval = kept.facts.get("approval")
+        job, runs = stored.job, self._engines.runs
+        approval = stored.facts.get("approval")
         if job.status == "input_required" and (approval or not job.id.startswith("run-")):
             job = replace(job, questions=tuple(each for each in job.questions if self._is_open(job, each, approval)))
-        if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or kept.is_lost):
+        if not job.id.startswith("run-") or runs is None or not (job.status == "input_required" or stored.is_lost):
             return job
         known = runs.job(job.id)
         if known is None:
             return job
-        waits_for_approval = bool(kept.facts.get("approval"))  # its run has failed, and continues after the approval
+        waits_for_approval = bool(stored.facts.get("approval"))  # its run has failed, and continues after the approval
         if waits_for_approval and known.status == "failed":
             return job
         if (
-            not kept.is_lost and not waits_for_approval and known.status not in ("input_required", "running")
+            not stored.is_lost and not waits_for_approval and known.status not in ("input_required", "running")
         ):  # its result will be stored in a moment
             return replace(job, status="running", questions=())
         updated = max(job.updated, known.updated)

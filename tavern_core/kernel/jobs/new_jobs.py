@@ -75,8 +75,8 @@ class NewJobs:
     def _cancel(self, begun: Job) -> None:
         """End a job that no process runs, if it is stored, as soon as the store works."""
 
-        def is_it(kept: StoredJob) -> bool:
-            return (kept.facts.get("process"), kept.job.created) == (self._running.process, begun.created)
+        def is_it(stored: StoredJob) -> bool:
+            return (stored.facts.get("process"), stored.job.created) == (self._running.process, begun.created)
 
         end = partial(ended_job, status="cancelled", error=NEVER_RAN)
         undo = partial(self._records.change, begun.id, end, when=is_it)
@@ -117,8 +117,8 @@ class NewJobs:
         if not is_new:
             return job, None
         self._records.report(job, caller.user_id)
-        own = request.arguments if arguments is None else arguments
-        return job, RunningJob(job.id, owner, replace(request, arguments=own, context=context), trace, outer)
+        arguments_copy = request.arguments if arguments is None else arguments
+        return job, RunningJob(job.id, owner, replace(request, arguments=arguments_copy, context=context), trace, outer)
 
     def _add(self, job: Job, owner: str, facts: dict[str, Any], digest: str) -> tuple[Job, bool]:
         """Store a new job; or return the stored one of the same call with the same key, and False.
@@ -162,10 +162,10 @@ class NewJobs:
         """See `BackgroundCalls`."""
         records = self._records
         try:
-            kept = await ask(mode, records.store, records.get, job.id, seconds=left)
+            stored = await ask(mode, records.store, records.get, job.id, seconds=left)
         except (InternalError, TimeLimit):
             return job
-        return job if kept is None else kept.job
+        return job if stored is None else stored.job
 
     def _is_same(self, known: StoredJob, owner: str, digest: str, now: float) -> bool:
         """Whether a job with this key is the same call, and the key is still taken: else the call decides anew."""

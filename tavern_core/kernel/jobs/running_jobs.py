@@ -312,12 +312,12 @@ class RunningJobs:
 
     def _leave(self, running: RunningJob) -> None:
         """Release the job's slot when the last of its threads that could not be stopped has ended."""
-        left = [one for one in running.unstopped_threads if not one.done()]
-        if not left:
+        running_threads = [one for one in running.unstopped_threads if not one.done()]
+        if not running_threads:
             self._slots.leave()
             return
-        running.unstopped_threads = left[1:]
-        left[0].add_done_callback(lambda _: self._leave(running))
+        running.unstopped_threads = running_threads[1:]
+        running_threads[0].add_done_callback(lambda _: self._leave(running))
 
     async def _called(self, running: RunningJob) -> ToolResult:
         """Make the call, and repeat it until no approval is missing."""
@@ -513,11 +513,11 @@ class RunningJobs:
         """End the jobs of this process. As after a kill, unfinished jobs can be resumed (`Jobs.resume`)."""
         self.leave()
         jobs = list(self._running.values())
-        ends = [asyncio.wrap_future(done) for running in jobs if (done := self.inline(running.id)) is not None]
+        end_futures = [asyncio.wrap_future(done) for running in jobs if (done := self.inline(running.id)) is not None]
         for running in jobs:
             self.end(running)
-        if ends:
-            await asyncio.wait(ends, timeout=_CLOSE_S)
+        if end_futures:
+            await asyncio.wait(end_futures, timeout=_CLOSE_S)
         with suppress(StateDamaged):
             await self.records.off_thread(self.deferred_changes.close)
             if self._entered:
@@ -526,14 +526,14 @@ class RunningJobs:
 
 def _beside(place: Future[None]) -> Future[None]:
     """A second future for another one: cancelling the wait does not cancel the other."""
-    beside: Future[None] = Future()
+    copy: Future[None] = Future()
 
     def done(_: object) -> None:
-        if beside.set_running_or_notify_cancel():
-            beside.set_result(None)
+        if copy.set_running_or_notify_cancel():
+            copy.set_result(None)
 
     place.add_done_callback(done)
-    return beside
+    return copy
 
 
 def _failed(error: Exception) -> ToolResult:

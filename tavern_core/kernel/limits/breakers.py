@@ -53,9 +53,9 @@ class CircuitBreaker:
         if self._state == "closed":
             return None
         with self._lock:
-            left = self._opened_at + self.rule.rest_ms / 1000 - self._clock()
-            if self._state == "open" and left > 0:
-                return left
+            remaining = self._opened_at + self.rule.rest_ms / 1000 - self._clock()
+            if self._state == "open" and remaining > 0:
+                return remaining
             if self._trial is not None:
                 return min(self.rule.rest_ms / 1000, 1.0)
             is_new = self._state != "half-open"

@@ -92,12 +92,12 @@ class ToolLimiter:
 
     def words(self) -> dict[str, str]:
         """The description of each step that these limits add; see `calls/optional_steps.py`."""
-        found, own = {}, self.limits
-        if own.cache_ms:
-            found["result_cache"] = f"gives an answer again for {own.cache_ms / 1000:g} s"
-        if own.retries:
-            attempts = "attempt" if own.retries == 1 else "attempts"
-            found["retry"] = f"up to {own.retries} further {attempts}, where doing it again does no harm"
+        found, own_limits = {}, self.limits
+        if own_limits.cache_ms:
+            found["result_cache"] = f"gives an answer again for {own_limits.cache_ms / 1000:g} s"
+        if own_limits.retries:
+            attempts = "attempt" if own_limits.retries == 1 else "attempts"
+            found["retry"] = f"up to {own_limits.retries} further {attempts}, where doing it again does no harm"
         if self.breaker is not None:
             rule = self.breaker.rule
             found["breaker"] = f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"
@@ -115,8 +115,8 @@ class ToolLimiter:
         if places:
             words = [f"{size} at a time, {queue} may wait ({place})" for size, queue, place in places]
             found["concurrency"] = ", ".join(words)
-        times = [f"an attempt after {own.attempt_ms / 1000:g} s"] if own.attempt_ms else []
-        times += [f"what says nothing for {own.idle_ms / 1000:g} s"] if own.idle_ms else []
+        times = [f"an attempt after {own_limits.attempt_ms / 1000:g} s"] if own_limits.attempt_ms else []
+        times += [f"what says nothing for {own_limits.idle_ms / 1000:g} s"] if own_limits.idle_ms else []
         if times:
             found["deadlines"] = f"ends {' and '.join(times)}"
         return found
@@ -167,17 +167,17 @@ class LimitTable:
         """Rate → (remaining uses of a block, end of its validity)."""
         self._personal: dict[tuple[Any, ...], tuple[tuple[Rate, ...], tuple[ConcurrencyLimit, ...]]] = {}
 
-    def _completed(self, tool: ToolSpec, own: ToolLimits, shared: Iterable[LimitRule]) -> ToolLimits:
+    def _completed(self, tool: ToolSpec, own_limits: ToolLimits, shared: Iterable[LimitRule]) -> ToolLimits:
         """A tool's own limits, completed by shared ones and by those of all tools."""
         for rule in shared:
-            own = own.over(rule.limits)
-        if own.cache_ms and not tool.read_only:
+            own_limits = own_limits.over(rule.limits)
+        if own_limits.cache_ms and not tool.read_only:
             self._diagnostics.add(
                 "CACHE_IGNORED", f"{tool.id}: only answers of read-only tools are cached; this one may do more",
                 hint="mark it read_only, or take cacheMs out of its limits",
             )  # fmt: skip
-            own = replace(own, cache_ms=0)
-        return own.over(self._of_all)
+            own_limits = replace(own_limits, cache_ms=0)
+        return own_limits.over(self._of_all)
 
     def limiter(self, tool: ToolSpec, rules: LimitRules) -> ToolLimiter | None:
         """The limits of a tool; None: it has none."""
@@ -242,10 +242,10 @@ class LimitTable:
     def has_block(self, rate: Rate) -> bool:
         """Count one use in the block that this process has, if it has one."""
         with self._lock:
-            left, until = self._blocks.get(rate.key, (0, 0.0))
-            if not left or time.time() >= until:
+            remaining, until = self._blocks.get(rate.key, (0, 0.0))
+            if not remaining or time.time() >= until:
                 return False
-            self._blocks[rate.key] = left - 1, until
+            self._blocks[rate.key] = remaining - 1, until
             return True
 
     async def take(self, rate: Rate, mode: ExecutionMode, left: float | None = None) -> float:
@@ -320,6 +320,6 @@ class LimitTable:
         with self._lock:
             for key, one in self._slots.items():
                 name = key.partition(_PARTS)[0]
-                taken, waiting = found.get(name, (0, 0))
-                found[name] = taken + one.taken, waiting + one.waiting
+                occupied, waiting = found.get(name, (0, 0))
+                found[name] = occupied + one.taken, waiting + one.waiting
         return found

@@ -53,16 +53,16 @@ class ResultCache:
         """The key of a call: tool, arguments, and every property of the caller that an answer may depend on."""
         try:
             is_flat = SCALARS.issuperset(map(type, values.values()))
-            given = marshal.dumps(sorted(values.items()) if is_flat else _in_order(values), 2)
+            arguments = marshal.dumps(sorted(values.items()) if is_flat else _in_order(values), 2)
             config = marshal.dumps(_in_order(context.config), 2) if context.config else b""
         except (ValueError, TypeError):  # names of different types have no order
             return None
-        if len(given) + len(config) > _MOST_ARGUMENTS:
+        if len(arguments) + len(config) > _MOST_ARGUMENTS:
             return None
         who = context.principal, context.is_host, context.user_id, context.profile, context.permissions, context.roles
         where = context.workspace_dir, context.agent_dir, context.agent_id, context.session_key
         more = context.message_channel, context.agent_account_id, context.sandboxed, config
-        return (tool, given, *who, *where, *more, marshal.dumps(dict(context.scopes), 2) if context.scopes else b"")
+        return (tool, arguments, *who, *where, *more, marshal.dumps(dict(context.scopes), 2) if context.scopes else b"")
 
     def get(self, key: Key, made_by: object, trace: CallTrace) -> ToolResult | None:
         """The cached answer, if `made_by` (the tool as it is now) made it and it is still valid."""
@@ -97,9 +97,9 @@ class ResultCache:
                 maker, loop, pending = known
                 if loop in (None, here) and (maker is made_by or maker == made_by):
                     return pending, False
-            own: PendingResult = Future()
-            self._made_now[key] = made_by, here, own
-        return own, True
+            new_pending: PendingResult = Future()
+            self._made_now[key] = made_by, here, new_pending
+        return new_pending, True
 
     def end(self, key: Key, pending: PendingResult, made_by: object, result: ToolResult | None, seconds: float) -> None:
         """Cache the outcome of a call that has begun here, and wake the calls that wait for it.
@@ -148,8 +148,8 @@ def _written(result: ToolResult) -> bytes | None:
     if not result.ok or result.status != "ok":
         return None
     try:
-        kept: Any = result.value, tuple(map(dict, result._content)), result._meta
-        return marshal.dumps(kept, 2)
+        parts: Any = result.value, tuple(map(dict, result._content)), result._meta
+        return marshal.dumps(parts, 2)
     except ValueError:
         return None
 

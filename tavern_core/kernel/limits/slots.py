@@ -162,11 +162,11 @@ def waiting_for(wanted: object, tool: str) -> Iterator[None]:
     if not (holds := held.get()):
         yield
         return
-    own = _Wait(holds, wanted)
+    wait = _Wait(holds, wanted)
     with _lock:
-        _waits.add(own)
+        _waits.add(wait)
         _held_by_waits.update(holds)
-        is_stuck = wanted in _held_by_waits and own in _stuck()
+        is_stuck = wanted in _held_by_waits and wait in _stuck()
     try:
         if is_stuck:
             raise BudgetExceeded(
@@ -178,7 +178,7 @@ def waiting_for(wanted: object, tool: str) -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _waits.discard(own)
+            _waits.discard(wait)
             for one in holds:
                 _held_by_waits[one] -= 1
                 if not _held_by_waits[one]:
@@ -189,10 +189,10 @@ def _stuck() -> set[_Wait]:
     """The calls that wait only for each other."""
     stuck = set(_waits)
     while True:
-        ends = {wanted for wanted in {wait.wanted for wait in stuck} if not _is_blocked(wanted, stuck)}
-        if not ends:
+        resolvable = {wanted for wanted in {wait.wanted for wait in stuck} if not _is_blocked(wanted, stuck)}
+        if not resolvable:
             return stuck
-        stuck = {wait for wait in stuck if wait.wanted not in ends}
+        stuck = {wait for wait in stuck if wait.wanted not in resolvable}
 
 
 def _is_blocked(wanted: object, stuck: set[_Wait]) -> bool:

@@ -40,8 +40,8 @@ class AuditLog:
             raise UsageError(
                 f"AuditLog takes a state folder or a file, got {type(place).__name__}", hint='AuditLog("/var/lib/bot")'
             )
-        given = Path(place)
-        self.path = given if given.suffix == ".jsonl" else audit_log(given)
+        path = Path(place)
+        self.path = path if path.suffix == ".jsonl" else audit_log(path)
         """The current file."""
 
     def __iter__(self) -> Iterator[LogRecord]:
@@ -105,5 +105,5 @@ class AuditLog:
         """
         from tavern_core.kernel.log.story import TELLING, story
 
-        own = [*self.records(call_id=call_id)]
-        return story(call_id, own, self.records(*TELLING)) if own else None
+        records = [*self.records(call_id=call_id)]
+        return story(call_id, records, self.records(*TELLING)) if records else None

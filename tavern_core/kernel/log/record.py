@@ -144,11 +144,11 @@ def stamp(seconds: float) -> str:
     """ISO 8601, UTC, milliseconds, as `iso_utc` writes it."""
     global _second
     try:
-        whole, millis = divmod(int(seconds * 1000 + 0.5), 1000)
+        seconds_, millis = divmod(int(seconds * 1000 + 0.5), 1000)
         known, text = _second
-        if whole != known:
-            text = iso_utc(whole)[:19]
-            _second = (whole, text)
+        if seconds_ != known:
+            text = iso_utc(seconds_)[:19]
+            _second = (seconds_, text)
         return f"{text}.{millis:03d}Z"
     except (ValueError, OverflowError, OSError):  # not a time (NaN, the year 60000): the record matters more
         return iso_utc(time.time())

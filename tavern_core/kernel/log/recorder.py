@@ -103,15 +103,17 @@ class Recorder:
             or changes
             or self._subscribers.current
             or self._log is None
-            or (own := self._called_members(call, redact)) is None
+            or (members := self._called_members(call, redact)) is None
         ):
             data = self._about(call, redact)
             self._add_changes(data, changes, redact)
             event = event_of(TOOL_CALLED, time.time(), data, call.id, plugin)
-            kept = self.emit(event)
+            is_recorded = self.emit(event)
         else:
-            kept = self._write_log(self._log.append_members, TOOL_CALLED, time.time(), own, f'"{call.id}"', plugin)
-        if not kept and self._required:
+            is_recorded = self._write_log(
+                self._log.append_members, TOOL_CALLED, time.time(), members, f'"{call.id}"', plugin
+            )
+        if not is_recorded and self._required:
             raise PolicyDenied(
                 f"{call.tool} was refused: the call cannot be recorded and audit.required is set",
                 hint="make room for the audit log, or set audit.required: false",
@@ -150,9 +152,9 @@ class Recorder:
             changes: changes by plugins that no other record reports.
         """
         if is_recorded and not (wanted or changes or self._subscribers.current) and self._log is not None:
-            own = self._finished_members(call, result, redact)
-            if own is not None:
-                self._write_log(self._log.append_members, TOOL_RESULT, time.time(), own, f'"{call.id}"', plugin)
+            members = self._finished_members(call, result, redact)
+            if members is not None:
+                self._write_log(self._log.append_members, TOOL_RESULT, time.time(), members, f'"{call.id}"', plugin)
                 return None
         data: dict[str, Any] = {"tool": call.tool} if is_recorded else self._about(call, redact)
         data["ok"] = result.ok

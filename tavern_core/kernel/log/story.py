@@ -56,8 +56,8 @@ class CallStory:
             "durationMs": self.duration_ms,
             "diff": list(self.diff),
         }
-        own, made = ([record.to_json() for record in records] for records in (self.records, self.calls))
-        return {"callId": self.call_id, "call": call, "records": own, "calls": made}
+        own_records, calls = ([record.to_json() for record in records] for records in (self.records, self.calls))
+        return {"callId": self.call_id, "call": call, "records": own_records, "calls": calls}
 
 
 def story(call_id: str, found: Sequence[LogRecord], others: Iterable[LogRecord]) -> CallStory:

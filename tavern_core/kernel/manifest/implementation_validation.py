@@ -155,8 +155,8 @@ def _endpoint_problems(implementation: Implementation) -> Problems:
         hint = f'write `endpoint: "https://..."`, or an entry of kind {kind} below `upstreams` in tavern.yaml'
         yield "endpoint", f"a tool of type {kind} needs `endpoint`", hint
         return
-    given = implementation.model_dump(by_alias=True, exclude_none=True)
-    yield from endpoint_problems(kind, implementation.endpoint, given)
+    data = implementation.model_dump(by_alias=True, exclude_none=True)
+    yield from endpoint_problems(kind, implementation.endpoint, data)
 
 
 KINDS: Final[Mapping[str, Callable[[Implementation], Problems]]] = {

@@ -175,12 +175,12 @@ def _empty_above(data: Any, key: str | int) -> str:
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
     """`data` without keys that have no value: a section whose lines are all commented out is not a section."""
-    kept: dict[str, Any] = {}
+    filled: dict[str, Any] = {}
     for key, value in data.items():
         if value is None:
             continue
-        kept[key] = _without_empty(value) if key in _OPTIONAL_PARTS and isinstance(value, dict) else value
-    return kept
+        filled[key] = _without_empty(value) if key in _OPTIONAL_PARTS and isinstance(value, dict) else value
+    return filled
 
 
 def _without(data: Any, paths: Iterable[Path]) -> Any:
@@ -188,9 +188,9 @@ def _without(data: Any, paths: Iterable[Path]) -> Any:
     beneath: dict[str | int, list[Path]] = {}
     for first, *rest in paths:
         beneath.setdefault(first, []).append(tuple(rest))
-    gone = {first for first, rests in beneath.items() if () in rests}
+    removed = {first for first, rests in beneath.items() if () in rests}
     if isinstance(data, dict):
-        return {k: _without(v, beneath[k]) if k in beneath else v for k, v in data.items() if k not in gone}
+        return {k: _without(v, beneath[k]) if k in beneath else v for k, v in data.items() if k not in removed}
     return [_without(v, beneath[i]) if i in beneath else v for i, v in enumerate(data)]
 
 

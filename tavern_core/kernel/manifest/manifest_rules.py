@@ -138,7 +138,7 @@ def _in_full(written: str) -> str:
 
 
 def _hooks(manifest: Manifest) -> Iterator[PathProblem]:
-    seen: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for index, written in enumerate(manifest.permissions.hooks):
         path: Path = ("permissions", "hooks", index)
         canonical = canonical_hook(written)
@@ -151,10 +151,10 @@ def _hooks(manifest: Manifest) -> Iterator[PathProblem]:
             elif written in HOOKS:
                 hint = "delete the line: this hook needs no permission"
             yield PathProblem(path, f"unknown hook permission {written!r}", hint)
-        elif canonical in seen:
+        elif canonical in positions:
             yield PathProblem(path, f"{written!r} requests {canonical!r} again", "delete the line", "info")
         else:
-            seen[canonical] = index
+            positions[canonical] = index
 
 
 def _console(manifest: Manifest) -> Iterator[PathProblem]:
@@ -190,12 +190,12 @@ def _services(manifest: Manifest) -> Iterator[PathProblem]:
 
 
 def _capabilities(manifest: Manifest) -> Iterator[PathProblem]:
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, request in enumerate(manifest.permissions.capabilities):
         path: Path = ("permissions", "capabilities", index)
-        if request.name in seen:
+        if request.name in names:
             yield PathProblem(path, f"{request.name!r} is requested twice", "put all scopes under one of them")
-        seen.add(request.name)
+        names.add(request.name)
         if request.scope == ():
             message = f"the scope of {request.name!r} is empty, so it requests no permissions"
             yield PathProblem(
@@ -213,14 +213,14 @@ def _capabilities(manifest: Manifest) -> Iterator[PathProblem]:
 
 
 def _settings(manifest: Manifest) -> Iterator[PathProblem]:
-    seen: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for index, item in enumerate(manifest.config_options):
         path: Path = ("configOptions", index)
         if (problem := key_problem(item.key, manifest.name)) is not None:
             yield problem.below(path)
-        elif item.key in seen:
+        elif item.key in positions:
             yield PathProblem((*path, "key"), f"the setting {item.key!r} is declared twice", "rename or delete one")
-        seen.setdefault(item.key, index)
+        positions.setdefault(item.key, index)
         yield from (problem.below(path) for problem in setting_problems(item))
 
 
@@ -366,11 +366,11 @@ def _repeats(manifest: Manifest) -> Iterator[PathProblem]:
         ("after",): manifest.after,
     }
     for path, names in lists.items():
-        seen: set[str] = set()
+        folded_names: set[str] = set()
         for index, name in enumerate(names):
-            if name in seen:
+            if name in folded_names:
                 yield PathProblem((*path, index), f"{name!r} is here twice", "delete one", "info")
-            seen.add(name)
+            folded_names.add(name)
 
 
 _RULES: Final[tuple[ManifestRule, ...]] = (

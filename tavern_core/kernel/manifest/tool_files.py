@@ -152,16 +152,18 @@ class _ToolSpecBuilder:
 
     def implementation(self) -> Implementation | None:
         """The implementation, with `handler` as the short form of a python one."""
-        given, handler = self.definition.implementation, self.definition.handler
+        implementation, handler = self.definition.implementation, self.definition.handler
         if handler is not None:
-            if given is not None and (given.type != "python" or given.handler not in (None, handler)):
+            if implementation is not None and (
+                implementation.type != "python" or implementation.handler not in (None, handler)
+            ):
                 self.refuse(("handler",), "`handler` and `implementation` say two things", "delete one of them")
                 return None
             return Implementation(type="python", handler=handler)
-        if given is None:
+        if implementation is None:
             hint = "add `implementation: {type: python}`, or type script with a command"
             self.refuse(("implementation",), "the key 'implementation' is missing", hint)
-        return given
+        return implementation
 
     def capabilities(self, *, is_code: bool) -> frozenset[str]:
         """The needs of the tool, from both spellings; the manifest must request each. Destructive tools need one more.
@@ -212,15 +214,15 @@ class _ToolSpecBuilder:
         return dict(schema)
 
     def check_settings(self) -> None:
-        seen: set[str] = set()
+        names: set[str] = set()
         for index, item in enumerate(self.definition.config_schema):
             path: Path = ("configSchema", index)
             if "." in item.key:
                 short = item.key.rpartition(".")[2] or "option"
                 self.refuse((*path, "key"), f"the key {item.key!r} of a tool's setting has no dots", f"write {short}")
-            if item.key in seen:
+            if item.key in names:
                 self.refuse((*path, "key"), f"the setting {item.key!r} is declared twice", "rename or delete one")
-            seen.add(item.key)
+            names.add(item.key)
             for problem in setting_problems(item):
                 self.refuse((*path, *problem.path), problem.message, problem.hint)
 
@@ -250,9 +252,9 @@ class _ToolSpecBuilder:
 
     def check_foreign_kind(self, kind: str) -> None:
         """Check a kind that is not the host's: contributed by this plugin or a dependency, or a typing error."""
-        own = [declared.name for declared in self.manifest.executors or ()]
-        near = did_you_mean(kind, [*KINDS, *own], 1)
-        if kind in own or not near or self.manifest.depends_on or self.manifest.executors == ():
+        own_kinds = [declared.name for declared in self.manifest.executors or ()]
+        near = did_you_mean(kind, [*KINDS, *own_kinds], 1)
+        if kind in own_kinds or not near or self.manifest.depends_on or self.manifest.executors == ():
             return
         hint = f"{near} A kind of another plugin needs `dependsOn` in plugin.yaml"
         self.refuse(("implementation", "type"), f"there is no kind of tool {kind!r:.80}", hint)
@@ -276,22 +278,22 @@ class _ToolSpecBuilder:
         parameters: dict[str, Any] | None,
         output: dict[str, Any] | None,
     ) -> ToolSpec:
-        given, security = self.definition, self.definition.security_context
-        timeout = min((each for each in (implementation.timeout, given.timeout) if each), default=None)
+        definition, security = self.definition, self.definition.security_context
+        timeout = min((each for each in (implementation.timeout, definition.timeout) if each), default=None)
         optional: dict[str, Any] = {} if parameters is None else {"input_schema": parameters}
         return ToolSpec(
             name=name,
-            description=given.description,
+            description=definition.description,
             kind=implementation.type,
-            version=given.version or self.manifest.version,
-            tags=given.tags,
+            version=definition.version or self.manifest.version,
+            tags=definition.tags,
             output_schema=output,
             capabilities=capabilities,
-            display_name=given.display_name,
+            display_name=definition.display_name,
             plugin=self.manifest.name,
-            optional=given.optional,
+            optional=definition.optional,
             aliases=self._aliases(name, alias),
-            examples=tuple(Example(e.arguments, e.description, e.result) for e in given.examples),
+            examples=tuple(Example(e.arguments, e.description, e.result) for e in definition.examples),
             read_only=security.read_only,
             destructive=security.destructive,
             idempotent=security.idempotent,
@@ -299,12 +301,12 @@ class _ToolSpecBuilder:
             timeout_ms=timeout,
             implementation=_implementation_data(implementation, timeout),
             config_schema=tuple(
-                item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in given.config_schema
+                item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in definition.config_schema
             ),
             source=self._source(),
             requires_approval=security.requires_approval,
-            job=given.job,
-            limits=given.limits.limits() if given.limits is not None else NO_LIMITS,
+            job=definition.job,
+            limits=definition.limits.limits() if definition.limits is not None else NO_LIMITS,
             **optional,
         )
 

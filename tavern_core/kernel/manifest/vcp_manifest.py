@@ -86,12 +86,12 @@ class _ManifestReading:
         settings, self._findings = settings_of(self._data.get("configSchema"), self._plugin, self._document)
         if self._vcp != self._folder.removesuffix(BLOCKED):
             self._warn(("name",), f"the folder is called {self._folder!r:.80}, the plugin {self._vcp!r:.80}")
-        argv, off = self._command()
-        tools = () if off else tuple(self._tools(argv))
-        if not off and not tools:
-            off = "it names no command that can be called (capabilities.invocationCommands)"
+        argv, reason = self._command()
+        tools = () if reason else tuple(self._tools(argv))
+        if not reason and not tools:
+            reason = "it names no command that can be called (capabilities.invocationCommands)"
         if self._folder.endswith(BLOCKED):
-            off, tools = f"its folder is called {self._folder}: VCP switches a plugin off so", ()
+            reason, tools = f"its folder is called {self._folder}: VCP switches a plugin off so", ()
         manifest = Manifest(
             name=self._plugin,
             display_name=self._text("displayName")[:200] or self._vcp[:200],
@@ -101,7 +101,7 @@ class _ManifestReading:
             permissions=unstated_needs("VCP plugins"),
             aliases=self._aliases(tools),
         )
-        return TranslatedPlugin(self._plugin, manifest, DeclaredTools(tools), tuple(self._findings), off)
+        return TranslatedPlugin(self._plugin, manifest, DeclaredTools(tools), tuple(self._findings), reason)
 
     # What runs ---------------------------------------------------------------------------------------------------------
 
@@ -155,17 +155,17 @@ class _ManifestReading:
             self._warn(("capabilities", "invocationCommands"), f"only the first {MOST_COMMANDS} commands are read")
             commands = commands[:MOST_COMMANDS]
         names = [_identifier(command) for command in commands]
-        timeout, found, taken = self._timeout(), [], set[str]()
+        timeout, found, used_names = self._timeout(), [], set[str]()
         for index, (command, identifier) in enumerate(zip(commands, names, strict=True)):
             path = ("capabilities", "invocationCommands", index)
             if not identifier:
                 self._warn(path, "the command has no commandIdentifier and is left out")
                 continue
             local = identifier if is_local_name(identifier) else plugin_name(identifier)
-            if fold(local) in taken:
+            if fold(local) in used_names:
                 self._warn(path, f"the command {identifier!r:.80} is there twice; the first is used")
                 continue
-            taken.add(fold(local))
+            used_names.add(fold(local))
             others = frozenset(name for name in names if name and name != identifier)
             found.append(self._tool(local, identifier, command, others, argv, timeout))
         return found

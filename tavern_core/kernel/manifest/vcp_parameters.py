@@ -61,11 +61,15 @@ def infer(texts: Iterable[str], plugin: str, others: frozenset[str]) -> Inferred
         ours = _END.sub(END, _START.sub(START, text[:LONGEST_TEXT]))
         for block in parse(ours).blocks:
             fields = {field.key.strip(): field for field in block.fields}
-            given = _value(fields.get("command"))
-            if _value(fields.get("tool_name")) not in ("", plugin) or given in others or any(map(_BATCH.match, fields)):
+            command_value = _value(fields.get("command"))
+            if (
+                _value(fields.get("tool_name")) not in ("", plugin)
+                or command_value in others
+                or any(map(_BATCH.match, fields))
+            ):
                 continue
-            if not command and is_local_name(given):
-                command = given
+            if not command and is_local_name(command_value):
+                command = command_value
             for key, field in fields.items():
                 if key not in _NOT_ARGUMENTS and _NAME.match(key) and len(found) < MOST_PARAMETERS:
                     found.setdefault(key, field.value.strip())

@@ -123,18 +123,19 @@ def _judged(spec: NodeSpec, takes: Collection[str] | None) -> NodeSpec:
 
 def _full_type(written: str, owner: NodeOwner) -> str:
     namespace, colon, local = written.rpartition(":")
-    own = "core" if owner.is_builtin else owner.name
+    own_namespace = "core" if owner.is_builtin else owner.name
     if not is_local_name(local):
         raise ActivationFailed(
             f"{owner.name}: {written!r} is not a node type",
-            hint=f"write {own}:Name; a name has 1 to 64 of A-Z a-z 0-9 _ . -",
+            hint=f"write {own_namespace}:Name; a name has 1 to 64 of A-Z a-z 0-9 _ . -",
         )
-    if colon and namespace != own:
+    if colon and namespace != own_namespace:
         why = "is reserved for the host" if namespace in RESERVED_NAMESPACES else "belongs to another plugin"
         raise ActivationFailed(
-            f"{owner.name}: the namespace of node type {written!r} {why}", hint=f"write {own}:{local}, or {local} alone"
+            f"{owner.name}: the namespace of node type {written!r} {why}",
+            hint=f"write {own_namespace}:{local}, or {local} alone",
         )
-    return f"{own}:{local}"
+    return f"{own_namespace}:{local}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +301,12 @@ class _NodeReader:
             kind = _SCALARS.get(kinds.pop(), "WILDCARD") if len(kinds) == 1 else "WILDCARD"
             schema = {"enum": list(choices)}
             return _ValueType(kind, schema, None if origin is Literal else TypeAdapter(hint), choices)
-        whole = Annotated[(hint, *constraints)] if constraints else hint
-        simply = simple(whole)
+        annotation = Annotated[(hint, *constraints)] if constraints else hint
+        simply = simple(annotation)
         if simply is not None and (not simply or (simply.keys() == {"type"} and isinstance(simply["type"], str))):
             return _ValueType(_SCALARS.get(origin, "WILDCARD"), simply)
         try:
-            found, adapter = standing_alone(whole, mode)
+            found, adapter = standing_alone(annotation, mode)
         except NoSchema as error:
             raise self._refuse(
                 f"the annotation of {name!r} cannot be used ({error})", "use a plain type or a model"

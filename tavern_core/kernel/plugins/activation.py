@@ -136,14 +136,14 @@ def _context(record: PluginRecord, tables: HostRegistries) -> PluginContext:
     candidate, base = record.candidate, tables.base
     facilities = record.facilities = GrantedFacilities(record, tables.services, tables.settings, base)
     # In tavern.yaml these sections belong to plugins of the host.
-    own = {"core-sql": {"functions": base.config.sql.functions}} if candidate.source == "builtin" else {}
+    configuration = {"core-sql": {"functions": base.config.sql.functions}} if candidate.source == "builtin" else {}
     return PluginContext(
         record.name,
         candidate.facts.display_name or record.name,
         candidate.version,
         candidate.facts.description,
         candidate.source,
-        copy_json(own.get(record.name, base.config.config)),
+        copy_json(configuration.get(record.name, base.config.config)),
         Runtime(base.version, platform.python_version(), base.is_safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,
@@ -226,14 +226,14 @@ async def _add_profiles(record: PluginRecord, offered: dict[str, dict[str, Any]]
 async def _describe_nodes(record: PluginRecord, offered: dict[str, dict[str, Any]], tables: HostRegistries) -> None:
     """Make specifications of the nodes that hooks returned and of those in `nodes.entry`."""
     candidate = record.candidate
-    given: list[Any] = list(offered.pop("nodes", {}).values())
+    contributed: list[Any] = list(offered.pop("nodes", {}).values())
     if "nodes" in candidate.facts.sections:
-        given += await _nodes_in_files(record, tables)
-    if not given:
+        contributed += await _nodes_in_files(record, tables)
+    if not contributed:
         return
     from tavern_core.kernel.nodes.node_signature_reading import NodeOwner, describe_nodes
 
-    unique = {id(item): item for item in given}  # a node may be found in `nodes.entry` and be returned as well
+    unique = {id(item): item for item in contributed}  # a node may be found in `nodes.entry` and be returned as well
     artifact = "" if candidate.is_given else await _aside(record, tables, candidate.origin.artifact)
     owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
     nodes: dict[str, Any] = {}

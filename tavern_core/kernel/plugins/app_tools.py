@@ -80,11 +80,11 @@ class Registration:
 
     def _add(self, record: PluginRecord, fresh: list[RegistryEntry]) -> tuple[str, ...]:
         known = self._registry.of_plugin(record.name)
-        taken = {**self._registry.entries(), **{entry.id: entry for entry in known}}
+        known_entries = {**self._registry.entries(), **{entry.id: entry for entry in known}}
         for entry in fresh:
-            if entry.id in taken:
+            if entry.id in known_entries:
                 raise NameConflict(f"the tool {entry.id!r} is registered already", hint="choose another name")
-            taken[entry.id] = entry
+            known_entries[entry.id] = entry
         entries = [*known, *fresh]
         aliases = {alias: entry.id for entry in entries if entry.spec for alias in entry.spec.aliases}
         self._registry.put(record.name, record.rank, entries, aliases)
@@ -153,9 +153,9 @@ def _written_out(data: Mapping[str, Any]) -> ToolSpec:
                 f"tool {name!r:.200}: {where}unknown key {unknown[0]!r:.80}",
                 hint=known_instead(str(unknown[0]), sorted(known)),
             )
-    given = {key: value for key, value in data.items() if value is not None}
+    values = {key: value for key, value in data.items() if value is not None}
     try:
-        return replace(ToolSpec.from_json({**given, "id": name}), impl=data.get("impl"), source="")
+        return replace(ToolSpec.from_json({**values, "id": name}), impl=data.get("impl"), source="")
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise ToolFileInvalid(f"tool {name!r:.200} cannot be read: {error}") from error
 

@@ -382,22 +382,22 @@ def _manifest_of(
 ) -> tuple[Manifest | None, tuple[Finding, ...], YamlDocument | None]:
     from tavern_core.kernel.manifest.manifest_reader import MANIFEST_FILE, manifest_from_data, read_manifest
 
-    given = plugin.manifest
-    if given is None and folder is not None and (beside := folder / MANIFEST_FILE).is_file():
-        given = beside
-    if given is None:
+    manifest = plugin.manifest
+    if manifest is None and folder is not None and (manifest_file := folder / MANIFEST_FILE).is_file():
+        manifest = manifest_file
+    if manifest is None:
         return None, (), None
-    if isinstance(given, Mapping):
-        data = {"version": "0", **({"name": plugin.name} if plugin.name else {}), **given}
+    if isinstance(manifest, Mapping):
+        data = {"version": "0", **({"name": plugin.name} if plugin.name else {}), **manifest}
         reading = manifest_from_data(data, "manifest", strict=False)
-    elif _is_text(given):
-        reading = read_manifest(str(given), "manifest", strict=False)
+    elif _is_text(manifest):
+        reading = read_manifest(str(manifest), "manifest", strict=False)
     else:
         try:
-            text = Path(given).read_bytes()
+            text = Path(manifest).read_bytes()
         except OSError as error:
-            return None, (Finding("MANIFEST_INVALID", f"{given}: {error.strerror or error}"),), None
-        reading = read_manifest(text, str(given), strict=False)
+            return None, (Finding("MANIFEST_INVALID", f"{manifest}: {error.strerror or error}"),), None
+        reading = read_manifest(text, str(manifest), strict=False)
     return reading.manifest, reading.findings, reading.document
 
 

@@ -69,8 +69,8 @@ class Contributions:
                         raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
                     if section == "commands" and not is_command_name(name):
                         raise ActivationFailed(f"{plugin}: {name!r:.100} cannot be a command", hint=COMMAND_HINT)
-                    if (taken := self._contributed[section].get(name)) is not None:
-                        raise _taken(plugin, section, name, taken[0])
+                    if (contributed := self._contributed[section].get(name)) is not None:
+                        raise _taken(plugin, section, name, contributed[0])
             if source == "builtin":
                 self._builtin |= {plugin}
             self._contributed = self._contributed | {
@@ -91,9 +91,9 @@ class Contributions:
                 for section, known in self._contributed.items()
             }
             self._overrides = {
-                name: left
+                name: remaining
                 for name, known in self._overrides.items()
-                if (left := {p: o for p, o in known.items() if p != plugin})
+                if (remaining := {p: o for p, o in known.items() if p != plugin})
             }
             self._update_used()
         self._changed.emit()

@@ -28,12 +28,12 @@ async def stop(record: PluginRecord, tables: HostRegistries, drain_s: float) -> 
     # Its tool ids stay while it stops: a caller gets the true reason, not "no such tool".
     listed = [RegistryEntry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]
     tables.registry.put(record.name, record.rank, listed, {})
-    ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
+    stop_hooks = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
     async with AsyncExitStack() as rest:  # runs all steps, the last one first, even if one of them is cancelled
         rest.callback(forget, record, tables)
         rest.push_async_callback(_close_executors, record, tables)
         rest.push_async_callback(stop_started, record, tables)
-        rest.push_async_callback(tables.calls.notify, ends, {}, tables.mode)
+        rest.push_async_callback(tables.calls.notify, stop_hooks, {}, tables.mode)
         await _drain(record, tables, drain_s)
 
 
@@ -95,10 +95,10 @@ async def _drain(record: PluginRecord, tables: HostRegistries, drain_s: float) -
     while record.usage.calls and time.monotonic() < end:
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.05)
-    if left := len(record.usage.calls):
+    if running_calls := len(record.usage.calls):
         tables.diagnostics.add(
             "CALLS_STILL_RUNNING",
-            f"{left} calls were still running after {drain_s:g} s",
+            f"{running_calls} calls were still running after {drain_s:g} s",
             plugin=record.name,
             hint="raise limits.drainMs, or give its tools a timeout",
         )

@@ -89,13 +89,13 @@ def _judge_alone(record: PluginRecord, around: EligibilityInputs) -> PluginCondi
     candidate = record.candidate
     if candidate.fixed_id:
         return _REVIEWED
-    if (off := _switched_off(record, around)) is not None:
-        return PluginCondition("disabled", off[0], fix=off[1], findings=candidate.findings)
+    if (switched_off := _switched_off(record, around)) is not None:
+        return PluginCondition("disabled", switched_off[0], fix=switched_off[1], findings=candidate.findings)
     if candidate.errors:
         first, *others = candidate.errors
         more = f", and {len(others)} more" if others else ""
-        look = {"vcp": "plugins info", "skill": "skills check"}.get(candidate.source, "plugins check")
-        hint = f"tavern {look} {candidate.name}"
+        command = {"vcp": "plugins info", "skill": "skills check"}.get(candidate.source, "plugins check")
+        hint = f"tavern {command} {candidate.name}"
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
     if candidate.facts.off:
@@ -113,8 +113,8 @@ def _obstacle(record: PluginRecord, around: EligibilityInputs) -> TavernError | 
     if claimed and candidate.source != "object":
         text = f"the namespace {claimed[0]!r} is reserved: only the host and the objects given to Tavern.open may provide it"
         return NameConflict(text, hint="choose another under `namespaces:` in plugin.yaml")
-    if (taken := around.core_tools.get(fold(candidate.name))) is not None:
-        text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
+    if (host_tool := around.core_tools.get(fold(candidate.name))) is not None:
+        text = f"plugin {candidate.name!r} has the name of the core tool {host_tool!r}"
         return NameConflict(text, hint="rename the plugin")
     if candidate.source == "object" and (why := isolation_reason(candidate.facts, around.base.config.isolation)):
         text = f"{candidate.name} must run in its own process ({why}), but it is an object of this program, whose code runs here already"
@@ -219,20 +219,20 @@ def _unmet(
 def _tied(records: Mapping[str, PluginRecord]) -> dict[str, tuple[str, ...]]:
     """Plugins in a dependency cycle, or dependent on one, each with its dependencies among them; usually none."""
     every = ((name, {n for n in _needs(record) if n in records}) for name, record in records.items())
-    left = {name: needs for name, needs in every if needs}
+    remaining = {name: needs for name, needs in every if needs}
     needed_by: dict[str, list[str]] = {}
-    for name, needs in left.items():
+    for name, needs in remaining.items():
         for needed in needs:
             needed_by.setdefault(needed, []).append(name)
-    free = [name for name in needed_by if name not in left]
+    free = [name for name in needed_by if name not in remaining]
     while free:
         name = free.pop()
         for other in needed_by.get(name, ()):
-            left[other].discard(name)
-            if not left[other]:
-                del left[other]
+            remaining[other].discard(name)
+            if not remaining[other]:
+                del remaining[other]
                 free.append(other)
-    return {name: tuple(sorted(needs)) for name, needs in left.items()}
+    return {name: tuple(sorted(needs)) for name, needs in remaining.items()}
 
 
 def _circle(start: str, tied: Mapping[str, tuple[str, ...]]) -> list[str]:

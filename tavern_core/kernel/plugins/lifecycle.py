@@ -72,7 +72,7 @@ class PluginTransitions:
             with self._lock:
                 before = self._running.get(name)
                 if before is None:
-                    mine = self._running[name] = Future()
+                    transition = self._running[name] = Future()
                     break
             # Not awaited directly: cancelling one waiter must not cancel what others wait for.
             await asyncio.wait([asyncio.wrap_future(before)])
@@ -83,7 +83,7 @@ class PluginTransitions:
             _mine.reset(token)
             with self._lock:
                 del self._running[name]
-            mine.set_result(None)
+            transition.set_result(None)
 
 
 class Lifecycle:

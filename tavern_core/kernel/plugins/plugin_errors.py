@@ -16,14 +16,14 @@ def as_activation_error(error: BaseException, candidate: PluginCandidate) -> Plu
         return error
     if isinstance(error, TavernError):  # e.g. invalid settings, or a service that it may not use
         place = place_in_plugin(error, candidate.folder)
-        own = candidate.folder is not None and place and Path(place).is_relative_to(candidate.folder)
-        text = f"{candidate.name} could not be activated{f' at {place}' if own else ''}: {error.message}"
+        is_own = candidate.folder is not None and place and Path(place).is_relative_to(candidate.folder)
+        text = f"{candidate.name} could not be activated{f' at {place}' if is_own else ''}: {error.message}"
         return ActivationFailed(text, hint=error.hint, findings=error.findings, cause=error.code)
     place = place_in_plugin(error, candidate.folder)
     at = f" at {place}" if place else ""
-    said = redact_text(f"{type(error).__name__}: {_text(error)}".rstrip(": "))
+    summary = redact_text(f"{type(error).__name__}: {_text(error)}".rstrip(": "))
     hint = _hint(error, candidate)
-    return ActivationFailed(f"{candidate.name} could not be activated{at}: {said}", hint=hint, place=place)
+    return ActivationFailed(f"{candidate.name} could not be activated{at}: {summary}", hint=hint, place=place)
 
 
 def place_in_plugin(error: BaseException, folder: Path | None) -> str:
@@ -31,11 +31,11 @@ def place_in_plugin(error: BaseException, folder: Path | None) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno or 0}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if folder is not None and Path(f.filename).is_relative_to(folder)]
+    plugin_frames = [f for f in frames if folder is not None and Path(f.filename).is_relative_to(folder)]
     foreign = [
         f for f in frames if "tavern_core" not in Path(f.filename).parts and not f.filename.startswith("<frozen")
     ]
-    for found in (own, foreign):
+    for found in (plugin_frames, foreign):
         if found:
             return f"{found[-1].filename}:{found[-1].lineno}"
     return ""

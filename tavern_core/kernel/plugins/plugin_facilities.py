@@ -90,9 +90,9 @@ class GrantedFacilities:
         Raises:
             SettingsInvalid: the setting is another plugin's (SETTINGS_INVALID).
         """
-        own = f"extensions.{self.name}."
-        if option.startswith("extensions.") and not option.startswith(own):
+        prefix = f"extensions.{self.name}."
+        if option.startswith("extensions.") and not option.startswith(prefix):
             raise SettingsInvalid(
-                f"{option}: {self.name} may read and watch its own settings only", hint=f"own keys: {own}…"
+                f"{option}: {self.name} may read and watch its own settings only", hint=f"own keys: {prefix}…"
             )
-        return option if option.startswith(own) else own + option
+        return option if option.startswith(prefix) else prefix + option

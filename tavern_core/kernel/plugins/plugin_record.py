@@ -266,8 +266,12 @@ class PluginRecord:
         """
         if self.candidate.implicit:
             return spec.capabilities
-        own = self.granted & self.candidate.requested
-        return own | (spec.capabilities - self.candidate.requested) if self.candidate.source == "upstream" else own
+        plugin_capabilities = self.granted & self.candidate.requested
+        return (
+            plugin_capabilities | (spec.capabilities - self.candidate.requested)
+            if self.candidate.source == "upstream"
+            else plugin_capabilities
+        )
 
     def problems(self) -> Iterator[Diagnostic]:
         """Its failure, and the findings about its manifest and tools: all that is known without running its code."""

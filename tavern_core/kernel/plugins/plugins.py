@@ -110,9 +110,9 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def catch_up(self) -> bool:
         """Apply decisions of other processes; False: a plugin is being changed, so try again."""
-        off = set(self._states.disabled())
-        self._on_again = (self._on_again | (self._off - off)) - off
-        self._off = off
+        disabled = set(self._states.disabled())
+        self._on_again = (self._on_again | (self._off - disabled)) - disabled
+        self._off = disabled
         await self._read_what_is_on_again()
         records = [record for record in self._lifecycle.records.values() if not record.candidate.fixed_id]
         inactive = {record.name for record in records if not record.active}
@@ -125,7 +125,7 @@ class Plugins(Mapping[str, PluginStatus]):
             name = record.name
             if self._lifecycle.is_changing(name) or (record.active and name in inactive):
                 return False  # plugins that became active meanwhile were not compared with the current decisions
-            await self._caught_up(record, is_off=name in off, has_other_rights=name in others)
+            await self._caught_up(record, is_off=name in disabled, has_other_rights=name in others)
             return True
 
         # Concurrently, so that none waits for the running calls of another.

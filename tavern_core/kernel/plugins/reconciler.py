@@ -183,8 +183,8 @@ class Reconciler:
         return {name for name, one, now in decided if now is not None and _is_other(now, one)}
 
     def _around(self) -> EligibilityInputs:
-        own = [name for name, record in self._records.items() if record.candidate.source == "builtin"]
-        tools = (split_id(e.id)[1] for plugin in own for e in self.lifecycle.tables.registry.of_plugin(plugin))
+        host_plugins = [name for name, record in self._records.items() if record.candidate.source == "builtin"]
+        tools = (split_id(e.id)[1] for plugin in host_plugins for e in self.lifecycle.tables.registry.of_plugin(plugin))
         # Only for inspection: a working host sees changed code when the plugin is activated.
         decisions = GrantDecisions(self._grants, self._decisions, reads_files=self._activate == "none")
         return EligibilityInputs(

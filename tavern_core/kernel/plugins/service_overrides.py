@@ -44,14 +44,14 @@ def differences(replaced: Service, override: Service) -> list[str]:
     found: list[str] = []
     offered = published(Service(override.name, override.object))
     for name, wanted in published(replaced).items():
-        if (given := offered.get(name)) is None:
+        if (method := offered.get(name)) is None:
             found.append(f"it has no method {name}{_shown(wanted)}")
             continue
-        if inspect.iscoroutinefunction(function_of(wanted)) != inspect.iscoroutinefunction(function_of(given)):
+        if inspect.iscoroutinefunction(function_of(wanted)) != inspect.iscoroutinefunction(function_of(method)):
             kinds = ("async def", "def") if inspect.iscoroutinefunction(function_of(wanted)) else ("def", "async def")
             found.append(f"{name} must be `{kinds[0]}`, it is `{kinds[1]}`")
         found += (
-            f"{name}{_shown(given)}: {why}; wanted is {name}{_shown(wanted)}" for why in _mismatches(wanted, given)
+            f"{name}{_shown(method)}: {why}; wanted is {name}{_shown(wanted)}" for why in _mismatches(wanted, method)
         )
     return found
 

@@ -26,7 +26,7 @@ _MOST_NAMED: Final = 5
 
 def without_ungranted(record: PluginRecord, offered: dict[str, Any], tables: HostRegistries) -> dict[str, Any]:
     """The services that a plugin may contribute; overrides without a grant are left out."""
-    kept = {}
+    allowed = {}
     for name, service in offered.items():
         if name in record.candidate.overrides and not record.may_override(name):
             tables.diagnostics.add(
@@ -36,8 +36,8 @@ def without_ungranted(record: PluginRecord, offered: dict[str, Any], tables: Hos
                 hint=f"tavern plugins grant {record.name} {OVERRIDE}{name}",
             )
         else:
-            kept[name] = service
-    return kept
+            allowed[name] = service
+    return allowed
 
 
 def split_overrides(
@@ -54,8 +54,8 @@ def split_overrides(
     ]
     for override in overriding:
         _compare(override, tables)
-    own = {name: s for name, s in services.items() if not record.may_override(name)}
-    for name, service in own.items():
+    new_services = {name: s for name, s in services.items() if not record.may_override(name)}
+    for name, service in new_services.items():
         if unmarked := unmarked_methods(service):
             tables.diagnostics.add(
                 "SERVICE_UNMARKED",
@@ -66,7 +66,7 @@ def split_overrides(
                 severity="info",
                 details={"service": name, "methods": unmarked},
             )
-    return ({**offered, "services": own} if "services" in offered else offered), overriding
+    return ({**offered, "services": new_services} if "services" in offered else offered), overriding
 
 
 def _listed(methods: list[str]) -> str:

@@ -104,8 +104,8 @@ class Services:
             everything: include the host's own (`contract/core_services.py`).
         """
         found = self._contributions.all("services")
-        own = self._contributions
-        return sorted(n for n in found if everything or not own.is_builtin(own.original(n)[0]))
+        contributions = self._contributions
+        return sorted(n for n in found if everything or not contributions.is_builtin(contributions.original(n)[0]))
 
     def allowed(self, name: str, user: GrantedPlugin, method: str = "") -> Service:
         """The service, if `user` contributed it or may use it. For a plugin that overrides it: the overridden one.
@@ -155,12 +155,12 @@ class Services:
         """
         if service.for_plugin is None or not self._contributions.is_builtin(owner or self.owner(service.name)):
             return service
-        kept = self._per_plugin.get((service.name, plugin))
-        if kept is None or kept[0] is not service:
+        cached = self._per_plugin.get((service.name, plugin))
+        if cached is None or cached[0] is not service:
             scope, may_act = partial(self._callers.of, plugin), self._callers.may_act
             user = ServiceUser(plugin, scope, self._contributions.is_builtin(plugin), may_act)
-            kept = self._per_plugin[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
-        return kept[1]
+            cached = self._per_plugin[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
+        return cached[1]
 
     def view(self, name: str, user: GrantedPlugin) -> Any:
         """A view of the service for `user`, with only its published methods. Raises as `allowed`.

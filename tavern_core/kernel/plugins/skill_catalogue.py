@@ -99,8 +99,9 @@ class Skills:
 
     def _skill_of(self, record: PluginRecord) -> Skill:
         facts = record.candidate.facts
-        own = self._lifecycle.tables.base.config.skills.user  # a failed skill requests nothing: its location decides
-        origin: Origin = "user" if str(Path(record.candidate.location).parent) in own else "project"
+        # A failed skill requests nothing: its location decides.
+        user_folders = self._lifecycle.tables.base.config.skills.user
+        origin: Origin = "user" if str(Path(record.candidate.location).parent) in user_folders else "project"
         tool = next((tool for tool in record.candidate.tool_ids if not tool.endswith(RUN)), "")
         state: SkillState = "ready" if record.usable else "off"
         reason = record.condition.explanation

@@ -224,21 +224,21 @@ def with_marks(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping
     if not isinstance(properties, Mapping):
         return coded
     marked = {}
-    for name, said in (declared.get("properties") or {}).items():
-        own = properties.get(name)
-        if isinstance(said, Mapping) and isinstance(own, Mapping):
-            marked[name] = _with_mark(own, said)
+    for name, declared_schema in (declared.get("properties") or {}).items():
+        coded_schema = properties.get(name)
+        if isinstance(declared_schema, Mapping) and isinstance(coded_schema, Mapping):
+            marked[name] = _with_mark(coded_schema, declared_schema)
     return {**coded, "properties": {**properties, **marked}} if marked else coded
 
 
 def _with_mark(coded: Mapping[str, Any], declared: Mapping[str, Any]) -> Mapping[str, Any]:
-    whole = dict(coded)
+    merged = dict(coded)
     if isinstance(mark := declared.get(MARK), Mapping):
-        own = coded.get(MARK)
-        whole[MARK] = {**own, **mark} if isinstance(own, Mapping) else mark
+        coded_mark = coded.get(MARK)
+        merged[MARK] = {**coded_mark, **mark} if isinstance(coded_mark, Mapping) else mark
     if is_secret_schema(declared) or guard_of(declared) is not None:
-        whole = {**{key: declared[key] for key in ("format", "writeOnly") if key in declared}, **whole}
-    return {**whole, "writeOnly": True} if is_secret_schema(declared) and not is_secret_schema(whole) else whole
+        merged = {**{key: declared[key] for key in ("format", "writeOnly") if key in declared}, **merged}
+    return {**merged, "writeOnly": True} if is_secret_schema(declared) and not is_secret_schema(merged) else merged
 
 
 def of_handler(thing: Any, draft: ToolSpec, owner: OfferingPlugin) -> ToolSpec:
@@ -402,14 +402,14 @@ def refuse_twins(found: Iterable[OfferDescription], owner: OfferingPlugin) -> No
     Raises:
         PluginError: names are equal, or differ only in case, - and _ (PLUGIN_FAILED).
     """
-    seen: dict[str, str] = {}
+    first_names: dict[str, str] = {}
     for name in (name for item in found for name in item.ids):
-        if (twin := seen.get(fold(name))) is not None:
+        if (twin := first_names.get(fold(name))) is not None:
             raise PluginError(
                 f"{owner.name}: two tools are called {name!r}" + (f" and {twin!r}" if twin != name else ""),
                 hint="names that differ only in case, - and _ count as the same",
             )
-        seen[fold(name)] = name
+        first_names[fold(name)] = name
 
 
 def ids_made(made: Any, owner: OfferingPlugin) -> tuple[str, ...]:

@@ -112,18 +112,18 @@ def _mistakes(spec: ToolSpec, must_run: bool) -> Iterator[tuple[str, str]]:
 
 def _what_to_write(spec: ToolSpec) -> str:
     """The missing keys of a tool of a built-in kind; empty: it can run, or its kind is a plugin's."""
-    kind, given = spec.kind, spec.implementation
+    kind, implementation = spec.kind, spec.implementation
     if kind in _UPSTREAMS and not spec.calls_endpoint:
         # Its tools belong to an entry of tavern.yaml, whatever upstream it names, and need what the entry needs.
         is_object = isinstance(spec.impl, BindsItself) or is_tool(spec.impl)
-        if kind == "langchain" and is_object and "upstream" not in given:
+        if kind == "langchain" and is_object and "upstream" not in implementation:
             return ""
         instead = "give the object of LangChain as impl, or " if kind == "langchain" else ""
         instead = "name the address of its webhook as endpoint, or " if kind == "n8n" else instead
         return f"{instead}write into tavern.yaml: upstreams: {{{_entry(spec)}}}"
     if kind == "core":
         return 'write kind="python" and a function as impl'
-    lacking = [key for key in _NEEDED.get(kind, ()) if not given.get(key)]
+    lacking = [key for key in _NEEDED.get(kind, ()) if not implementation.get(key)]
     if lacking and (kind != "python" or spec.impl is None):
         members = ", ".join([f'"type": "{kind}"', *(f'"{key}": "{_SAMPLES[key]}"' for key in lacking)])
         return f'add "implementation": {{{members}}}'

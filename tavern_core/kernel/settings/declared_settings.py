@@ -57,8 +57,8 @@ class SettingTable:
         """
         rows: dict[str, DeclaredSetting] = {}
         findings: list[Finding] = []
-        for given in items:
-            row = _row(plugin, given, tool, findings)
+        for item in items:
+            row = _row(plugin, item, tool, findings)
             if row is None:
                 continue
             other = rows.get(row.key) or self._rows.get(row.key)

@@ -70,10 +70,12 @@ def _redacted_error(error: ToolError, out: SecretRedactor, wanted: frozenset[str
     def clean(value: Any) -> Any:
         return _each_text(value, lambda text: redact_text(out(text)))
 
-    own: Callable[[str], str] = clean
+    redact_own: Callable[[str], str] = clean
     if error.kind not in _OF_TOOLS:  # its words are the host's: "extensions.a.token: there is no such setting"
-        own = lambda text: redact_sentence(text, wanted, named)  # noqa: E731
-    return replace(error, message=own(error.message), details=clean(dict(error.details)), fix=own(error.fix))
+        redact_own = lambda text: redact_sentence(text, wanted, named)  # noqa: E731
+    return replace(
+        error, message=redact_own(error.message), details=clean(dict(error.details)), fix=redact_own(error.fix)
+    )
 
 
 def masking(known: KnownSecrets) -> Callable[[Any], Any]:

@@ -39,7 +39,7 @@ class MemoryRecords:
             self._added += 1
             if self._added % _PURGE_EVERY == 0:
                 now = time.time()
-                self._records = {key: kept for key, kept in self._records.items() if not _is_over(kept, now)}
+                self._records = {key: stored for key, stored in self._records.items() if not _is_over(stored, now)}
         return None
 
     def get(self, kind: str, key: str) -> Record | None:

@@ -144,11 +144,11 @@ def _keep_damaged_log(db: sqlite3.Connection, path: Path) -> Path | None:
             return None
         if db.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError("the write-ahead log of the database is malformed")
-        kept = _free_name(log)
-        shutil.copyfile(log, kept)
-        kept.chmod(PRIVATE_FILE)
+        copy = _free_name(log)
+        shutil.copyfile(log, copy)
+        copy.chmod(PRIVATE_FILE)
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else each process that opens it would find the place again
-    return kept
+    return copy
 
 
 def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | None:
@@ -173,18 +173,21 @@ def _damaged_place(db: sqlite3.Connection, log: Path) -> tuple[bytes, int] | Non
             before = file.read(8)
             for number in range(known + 1, min(known + _MOST_FRAMES, (size - 32) // frame) + 1):
                 file.seek(32 + (number - 1) * frame)
-                about = file.read(24)
-                is_of_log = about[8:16] == head[16:24]  # not of an earlier one
-                if not any(about[:16]):  # SQLite writes no such frame
+                frame_head = file.read(24)
+                is_of_log = frame_head[8:16] == head[16:24]  # not of an earlier one
+                if not any(frame_head[:16]):  # SQLite writes no such frame
                     return head, stopped or number
                 if stopped:
-                    if is_of_log and any(about[4:8]):
+                    if is_of_log and any(frame_head[4:8]):
                         return head, stopped
-                elif not is_of_log or _log_checksum(about[:8] + file.read(frame - 24), head, before) != about[16:]:
+                elif (
+                    not is_of_log
+                    or _log_checksum(frame_head[:8] + file.read(frame - 24), head, before) != frame_head[16:]
+                ):
                     stopped = number
-                elif any(about[4:8]):  # it is committed, and about to be known
+                elif any(frame_head[4:8]):  # it is committed, and about to be known
                     return None
-                before = about[16:]
+                before = frame_head[16:]
     except (FileNotFoundError, sqlite3.OperationalError):  # or it is locked, or cannot be written
         pass
     return None
@@ -406,11 +409,11 @@ def put_aside(path: Path, inode: int, db: sqlite3.Connection | None = None) -> P
             return None
         aside = _free_name(path)
         if db is not None:
-            log, kept = (one.with_name(one.name + "-wal") for one in (path, aside))
+            log, kept_log = (one.with_name(one.name + "-wal") for one in (path, aside))
             with contextlib.suppress(OSError):
-                kept.hardlink_to(log)
+                kept_log.hardlink_to(log)
             db.close()
-            if kept.exists():
+            if kept_log.exists():
                 log.unlink(missing_ok=True)
         for ending in ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):

@@ -249,25 +249,25 @@ def _indentation_hint(problem: str, lines: list[str]) -> str:
     found = _KEY.match(line)
     if found is None or ("mapping values" in problem and line.count(": ") > 1):
         return ""
-    own = len(line) - len(line.lstrip(" "))
+    indentation = len(line) - len(line.lstrip(" "))
     fits: dict[int, tuple[str, int]] = {}
-    least = 1_000
+    smallest = 1_000
     for at in range(len(above), 0, -1):
         other = _KEY.match(above[at - 1])
         if other is None:
             continue
         indent = len(above[at - 1]) - len(above[at - 1].lstrip(" "))
         inner = indent + len(other[2] or "")
-        if inner < least and other[3]:
+        if inner < smallest and other[3]:
             fits.setdefault(inner, (other[3], at))
-        if indent < least and (other[2] or other[4] is not None):
+        if indent < smallest and (other[2] or other[4] is not None):
             fits.setdefault(indent, ("-", at))
-        least = min(least, indent)
-    if not fits or own in fits:
+        smallest = min(smallest, indent)
+    if not fits or indentation in fits:
         return ""
-    best = min(fits, key=lambda indent: (abs(indent - own), -indent))
+    best = min(fits, key=lambda indent: (abs(indent - indentation), -indent))
     name, line_number = fits[best]
-    return f"this line is indented by {own}; indent it by {best}, like {name!r} in line {line_number}"
+    return f"this line is indented by {indentation}; indent it by {best}, like {name!r} in line {line_number}"
 
 
 def _syntax_hint(problem: str) -> str:

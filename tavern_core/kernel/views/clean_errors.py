@@ -79,8 +79,8 @@ def _ours(error: TavernError) -> TavernError:
     findings = tuple(replace(f, details=_json(f.details)) for f in error.findings if type(f) is Finding)
     if isinstance(error, CallError):
         facts |= {"retryable": bool(error.retryable), "outcome": error.outcome, "retry_after_ms": error.retry_after_ms}
-    taken = {"message", "hint", "findings"} & facts.keys()
-    extra = {key: facts.pop(key) for key in taken}
+    reserved = {"message", "hint", "findings"} & facts.keys()
+    extra = {key: facts.pop(key) for key in reserved}
     made = type(error)(_text(error.message), hint=_text(error.hint), findings=findings, **facts)
     made.details |= extra
     return made
