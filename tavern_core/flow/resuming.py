@@ -74,14 +74,8 @@ def taken_up(
     anew = frozenset(
         name.rpartition("#")[0] for name, value in answers.items() if name in known and known[name] != value
     )
-    return ResumedRun(
-        replace(stored, times_taken_up=stored.times_taken_up + 1),
-        journal,
-        {**stored.inputs, **inputs},
-        hooked_inputs,
-        chosen,
-        anew,
-    )
+    resumed = replace(stored, times_taken_up=stored.times_taken_up + 1)
+    return ResumedRun(resumed, journal, {**stored.inputs, **inputs}, hooked_inputs, chosen, anew)
 
 
 def stored_options(run: RunOptions, given: Mapping[str, Any], took: float = 0.0) -> dict[str, Any]:

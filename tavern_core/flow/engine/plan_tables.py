@@ -155,10 +155,10 @@ def prepare(plan: FlowPlan) -> PreparedPlan:
 def _prepared(plan: FlowPlan, inner: Mapping[int, PreparedPlan]) -> PreparedPlan:
     takers = Counter((s.step, s.key) for step in plan.steps for b in (*step.bindings, *step.lazy) for s in b.sources)
     shared = frozenset(output for output, count in takers.items() if count > 1)
-    read_outputs = frozenset(step for step, _ in takers)
+    used = frozenset(step for step, _ in takers)
     interface = frozenset(step.index for step in plan.steps if step.kind == "input")
     works = tuple(
-        _work(step, inner[step.index].key if step.index in inner else b"", shared, read_outputs, interface)
+        _work(step, inner[step.index].key if step.index in inner else b"", shared, used, interface)
         for step in plan.steps
     )
     readers: dict[int, list[tuple[int, str, str]]] = {}
@@ -172,11 +172,7 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, PreparedPlan]) -> PreparedPlan
 
 
 def _work(
-    step: FlowStep,
-    inside: bytes,
-    shared: frozenset[tuple[int, str]],
-    read_outputs: frozenset[int],
-    interface: frozenset[int],
+    step: FlowStep, inside: bytes, shared: frozenset[tuple[int, str]], used: frozenset[int], interface: frozenset[int]
 ) -> PreparedStep:
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
     ones, many = [], []
@@ -209,7 +205,7 @@ def _work(
         tuple(_feeds(step.lazy, "?")),
         fingerprint,
         not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or _is_kept(step)),
-        bool(step.listeners) and step.index not in read_outputs,
+        bool(step.listeners) and step.index not in used,
         _is_kept(step),
         step.spec.streams,
         _is_quick(step, code),

@@ -131,11 +131,9 @@ class Tokens:
         _check(principal, approver, audience, days)
         now, id_, secret = time.time(), secrets.token_hex(6), secrets.token_urlsafe(32)
         expires = 0.0 if days is None else now + days * 86_400
-        granted, role_names = _names(permissions, "permissions"), _names(roles, "roles")
+        granted, held = _names(permissions, "permissions"), _names(roles, "roles")
         _names([] if profile is None else [profile], "profile")
-        made = Token(
-            id_, principal, granted, profile, role_names, user_id, approver, audience, name[:_LONGEST], now, expires
-        )
+        made = Token(id_, principal, granted, profile, held, user_id, approver, audience, name[:_LONGEST], now, expires)
         made.context()  # refuses what is not a capability
         refuse_useless(granted)
         stored = {**made.to_json(), "expires": expires, "hash": _hash(secret)}
