@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,6 +35,8 @@ _WHOLE: Final = "write the character itself"
 _ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _NO_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^]["{}]++', re.DOTALL)
 """A string, or text without brackets between two strings."""
+_STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_EMPTY: Final = re.compile(r"\[\s*\]|\{\s*\}")
 _STEPS: Final[Mapping[str, int]] = {"[": 1, "{": 1, "]": -1, "}": -1}
 _TOKEN: Final = re.compile(r'[ \t\r\n,:]+|("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([\[\]{}])|([^\s,:\[\]{}"]+)', re.DOTALL)
 """Matches at nearly every character, also a string without an end, so broken text costs no second pass."""
@@ -168,7 +169,9 @@ def read_located(
         return None, [Finding(code, message, _hint(error), Location(file, error.lineno, error.colno))]
     except RecursionError:
         return None, [Finding(code, _TOO_DEEP, FLATTER, Location(file))]
-    return value, Scan(text, file, code, most_values, most_digits).findings
+    if not is_small and _count_values(text) > most_values:  # a scan takes microseconds per value
+        return value, [Finding(code, f"more than {most_values:,} values", SMALLER, Location(file))]
+    return value, Scan(text, file, code, most_digits).findings
 
 
 def json_or_text(text: str) -> Any:
@@ -185,6 +188,12 @@ def _is_deeper(text: str, most: int) -> bool:
     return max(accumulate(steps), default=0) > most
 
 
+def _count_values(text: str) -> int:
+    """The number of values in valid JSON, containers included and keys not."""
+    bare = _STRING.sub("0", text)
+    return 1 + bare.count(",") + bare.count("[") + bare.count("{") - len(_EMPTY.findall(bare))
+
+
 @cache
 def _too_long(digits: int) -> re.Pattern[str]:
     """Integers of more characters, the sign included; looks at each run of digits once."""
@@ -199,14 +208,12 @@ class Scan:
         text: str,
         file: str = "",
         code: str = "",
-        most_values: int = sys.maxsize,
         most_digits: int = LONGEST_INTEGER,
     ) -> None:
         self.marks: dict[Path, tuple[Mark, Mark]] = {}
         """Path → the places of its key and its value."""
         self.findings: list[Finding] = []
-        self._file, self._code, self._most, self._digits = file, code, most_values, most_digits
-        self._values = 0
+        self._file, self._code, self._digits = file, code, most_digits
         self._stack: list[tuple[Path, dict[str, Mark] | None]] = []  # of open containers: path, keys of an object
         self._index: list[int] = []
         self._key: tuple[str, Mark] | None = None
@@ -239,10 +246,6 @@ class Scan:
             self._index[-1] += 1
         self.marks[path] = (mark if self._key is None else self._key[1], mark)
         self._key = None
-        self._values += 1
-        if self._values > self._most:
-            self.findings = [Finding(self._code, f"more than {self._most:,} values", SMALLER, Location(self._file))]
-            return True
         if bracket is None:
             self._take_scalar(string, word or "", path, mark)
         elif len(self._stack) >= depths.VALUE:

@@ -99,3 +99,20 @@ def test_the_first_findings_are_enough(part: str) -> None:
     ]
     _, (only,) = read_located("[" + ",".join([part] * 100) + "]", "a.json", "CODE", 60)
     assert only.message == "more than 60 values"
+
+
+_TEXTS = st.text(st.sampled_from('",[]{}\\a 字'), max_size=5)
+
+
+def _size(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_size, parts))
+
+
+@given(st.recursive(st.integers() | _TEXTS, lambda inner: st.lists(inner) | st.dictionaries(_TEXTS, inner)))
+def test_as_many_values_are_read_as_are_allowed_and_no_more(value: Any) -> None:
+    text, count = json.dumps(value), _size(value)
+    assert read_located(text, "a.json", "CODE", count) == (value, [])
+    if count > 1:
+        _, (only,) = read_located(text, "a.json", "CODE", count - 1)
+        assert only.message == f"more than {count - 1} values"
