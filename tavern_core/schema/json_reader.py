@@ -171,7 +171,7 @@ def read_located(
         return None, [Finding(code, _TOO_DEEP, FLATTER, Location(file))]
     if not is_small and _count_values(text) > most_values:  # a scan takes microseconds per value
         return value, [Finding(code, f"more than {most_values:,} values", SMALLER, Location(file))]
-    return value, Scan(text, file, code, most_digits).findings
+    return value, Scan(text, file, code, most_digits, finds_only=True).findings
 
 
 def json_or_text(text: str) -> Any:
@@ -209,7 +209,14 @@ class Scan:
         file: str = "",
         code: str = "",
         most_digits: int = LONGEST_INTEGER,
+        *,
+        finds_only: bool = False,
     ) -> None:
+        """Scan a text.
+
+        Args:
+            finds_only: whether to stop at the last finding that is reported; `marks` are then incomplete.
+        """
         self.marks: dict[Path, tuple[Mark, Mark]] = {}
         """Path → the places of its key and its value."""
         self.findings: list[Finding] = []
@@ -225,7 +232,7 @@ class Scan:
             if (breaks := text.count("\n", counted_to, at)) > 0:
                 line, start = line + breaks, text.rfind("\n", counted_to, at) + 1
             counted_to = at
-            if self._is_over(token, (line, at - start + 1)):
+            if self._is_over(token, (line, at - start + 1)) or (finds_only and len(self.findings) >= MOST_FINDINGS):
                 break
 
     def _is_over(self, token: re.Match[str], mark: Mark) -> bool:
