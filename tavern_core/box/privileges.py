@@ -32,7 +32,7 @@ def apply() -> None:
 
 
 def let_read() -> None:
-    """Become dumpable again, so that the host can read the paths that it passes. Landlock keeps other boxes out."""
+    """Become dumpable again: the host must read the paths that this process passes. Landlock keeps other boxes out."""
     prctl(_SET_DUMPABLE, 1)
 
 

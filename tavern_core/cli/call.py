@@ -89,7 +89,9 @@ def _show(session: CliSession, result: ToolResult) -> None:
 
 
 def typed(host: Tavern, tool: str, texts: Mapping[str, str], context: CallContext | None = None) -> dict[str, Any]:
-    """Convert texts to the types that the tool declares. One that fits no type stays text, and the call refuses it.
+    """Convert texts to the types that the tool declares.
+
+    One that fits no type stays text, which the call refuses with its place.
 
     Args:
         context: the owner of artifacts that are made of files.

@@ -692,7 +692,10 @@ class Tavern:
         await self._host.plugins.lifecycle.events.user_logged_in(user)
 
     async def refresh(self) -> ToolsDiff:
-        """Discover plugins and list used upstreams again: new ones appear, changed ones reload, removed ones stop."""
+        """Discover plugins again: new ones appear, changed ones are reloaded, removed ones stop.
+
+        Upstreams in use are listed again.
+        """
         return await self.tools.look_again()
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

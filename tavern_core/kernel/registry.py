@@ -237,12 +237,12 @@ class Registry:
         for alias, target in self._by_plugin[plugin][1].items():
             if target not in entries or entries[target].plugin != plugin:
                 continue
-            owner = aliases.get(alias) or (alias if alias in entries else target)
-            if owner == target:
+            holder = aliases.get(alias) or (alias if alias in entries else target)
+            if holder == target:
                 aliases[alias] = target
                 loose.setdefault(fold(alias), set()).add(target)
             else:
-                hidden[alias] = f"alias {alias!r} of {plugin} is already {owner!r}; {owner!r} keeps it"
+                hidden[alias] = f"alias {alias!r} of {plugin} is already {holder!r}; {holder!r} keeps it"
                 self._diagnostics.add("NAME_CONFLICT", hidden[alias], plugin=plugin)
         return hidden
 

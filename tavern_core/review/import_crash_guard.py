@@ -31,7 +31,7 @@ from tavern_core.review.probe_result import SAFE, UNSAFE, PluginImport
 
 FILE: Final = "probes.json"
 _SPARE_S: Final = 60.0
-"""Additional time to wait for another process that probes the same plugin."""
+"""Time to wait, beyond that of one probe, for another process that probes the same plugin."""
 When = Literal["never", "suspect", "new"]
 ImportRow = dict[str, Any]
 

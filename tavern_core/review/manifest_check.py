@@ -162,7 +162,7 @@ class ManifestCheck:
                     yield Finding(TOOL, message, "correct the example or the schema", where)
 
     def _workflow(self, spec: ToolSpec, written: str) -> Iterator[Finding]:
-        """Check the file of a workflow tool: it must be a workflow whose edges make sense, whatever its nodes are."""
+        """Check the file of a workflow tool: it exists and is a workflow; its edges make sense, whatever its nodes."""
         names = workflow_file_names(written)
         file = next((name for name in names if not self._files.problem(name)), None)
         if file is None:

@@ -55,7 +55,7 @@ def import_plugin(asked: dict[str, Any], report: int, traces: int, memory: int, 
     if os.getpid() != me:
         os._exit(0)  # a fork of this process by the plugin
     result = {"error": error, "greed": greed, "forks": len(forks), "threads": threading.active_count() - threads, "uses": uses, "hooks": hooks,
-            "needed": _added(loaded, families)}  # fmt: skip
+              "needed": _added(loaded, families)}  # fmt: skip
     while len(line := json.dumps(result).encode()) >= _LONGEST and (uses or result["needed"]):
         result["needed"] = []
         del uses[-1:]

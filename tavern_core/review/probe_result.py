@@ -31,7 +31,7 @@ class PluginImport:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The end of the import; ``unknown``: it could not be probed. `said` tells a person what happened and where."""
+    """The end of the import; ``unknown``: it could not be probed. `said`: what happened, and where, if known."""
 
     outcome: Literal["good", "raised", "crashed", "hung", "unknown"]
     said: str = ""

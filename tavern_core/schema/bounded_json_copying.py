@@ -279,7 +279,7 @@ def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any 
 
     Args:
         value: anything; a cycle ends when there is no room any more.
-        room: maximum values and characters in total.
+        room: maximum number of values and characters in total.
         levels: maximum nesting of dicts and lists, itself included.
     """
     if type(value) is not dict and type(value) is not list:
@@ -289,19 +289,19 @@ def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any 
     while level and levels > 0:
         levels -= 1
         deeper: list[Any] = []
-        for item_value in level:
-            room -= len(item_value) + 1
+        for container in level:
+            room -= len(container) + 1
             if room < 0:
                 return None
             places: Any
-            if type(item_value) is dict:
-                places = item_value.items()
-                for key in item_value:
+            if type(container) is dict:
+                places = container.items()
+                for key in container:
                     if type(key) is not str or not (key.isascii() or is_text(key)):
                         return None
                     room -= len(key)
             else:
-                places = enumerate(item_value)
+                places = enumerate(container)
             for place, item in places:
                 kind = type(item)
                 if kind is str:
@@ -315,7 +315,7 @@ def quick_copy(value: Any, room: int = ROOM, levels: int = depths.VALUE) -> Any 
                     if item - item != 0.0:  # not finite
                         return None
                 elif kind is dict or kind is list:
-                    item_value[place] = inner = item.copy()
+                    container[place] = inner = item.copy()
                     deeper.append(inner)
                 elif kind is not bool and item is not None:
                     return None

@@ -63,7 +63,7 @@ def _has_whole_float(value: Any) -> bool:
 
 
 def _whole(schemas: list[Any], value: Any, refs: SchemaReferences) -> Any:
-    """Write the integers of `value`, to which all of `schemas` apply."""
+    """Convert the whole numbers of `value`, to which all of `schemas` apply, to integers if they must be."""
     if type(value) is float:
         admitted = {name for node in refs.together(schemas, SAME_PLACE_LISTS) for name in _types(node)}
         return int(value) if value.is_integer() and "integer" in admitted and "number" not in admitted else value

@@ -101,7 +101,7 @@ def untried_patterns(schema: Schema) -> Iterator[tuple[str, str, str]]:
 
 
 def untried_reason(schema: Schema) -> str:
-    """The places of patterns of a schema that cannot be tried, with reasons; empty if all can.
+    """The place of the first pattern of a schema that cannot be tried, and the reason; empty if all can.
 
     For schemas of other systems that people write for this host: no one else would validate them.
     """

@@ -209,7 +209,11 @@ def _suspicious(text: str) -> list[tuple[int, int]]:
 
 
 def _masked(text: str, by_name: bool = True) -> str:
-    """Mask secrets. Args: by_name: also redact values after a name of a secret, not only what looks like a secret."""
+    """Mask the secrets in a text.
+
+    Args:
+        by_name: also redact values after a name of a secret, not only what looks like a secret.
+    """
     readable = text.isascii() or is_text(text)
     for question, mask in _asked_rules()[: None if by_name else _BY_LOOK]:
         if not readable or question.isinstance_python(text):

@@ -25,9 +25,9 @@ class TextParameters:
 
     def __init__(self, schema: object) -> None:
         self._root = SchemaRoot(schema)
-        schema_ = self._root.schema
+        root_schema = self._root.schema
         merged = self._root.alternatives(
-            {key: value for key, value in schema_.items() if key not in ("anyOf", "oneOf")}
+            {key: value for key, value in root_schema.items() if key not in ("anyOf", "oneOf")}
         )[0]
         self.schema: dict[str, Any] = merged if isinstance(merged, dict) else {}
         self._declared = self._root.properties

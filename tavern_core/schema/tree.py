@@ -136,7 +136,7 @@ class SchemaReferences:
         return found if isinstance(found, bool) or id(found) in self._schemas else None
 
     def together(self, schemas: Iterable[Any], keywords: Collection[str] = SAME) -> Iterator[dict[str, Any]]:
-        """The schemas that apply to one place: `schemas`, their references, and the schemas under their `keywords`."""
+        """The schemas that apply to one place: `schemas`, those they reference, and those under their `keywords`."""
         stack, visited = list(schemas)[::-1], set()
         while stack:
             node = stack.pop()

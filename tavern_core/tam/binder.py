@@ -152,7 +152,10 @@ class _Binder:
 
 
 def _bind_common(block: Block, catalogue: CallableTools) -> TamCall | None:
-    """Bind a common block: one `command`, exactly spelled parameters, once each. None: use the general path."""
+    """Bind a common block: one `command`, declared parameters, exactly spelled, once each, with values that fit.
+
+    None: use the general path.
+    """
     if block.dialect != "tam1":
         return None
     fields = block.fields

@@ -1,6 +1,6 @@
 """`tavern.tokens`: the credentials of callers from other processes, and the permissions of each.
 
-    tvn_<id>_<secret>       shown once; only the SHA-256 of the secret is stored, so that it cannot be read and used
+    tvn_<id>_<secret>       shown once; only its SHA-256 is stored, so that readers of the state folder cannot use it
 
 A token names a principal and its exact permissions. It is valid for one audience: a server accepts only its own.
 """

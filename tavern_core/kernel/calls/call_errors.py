@@ -108,11 +108,11 @@ def no_texts(written: str) -> CallMisused:
 
 def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
-    sentence = say(MESSAGES[what])
+    default_place = say(MESSAGES[what])
     reported = joined(
-        MESSAGES["also"], (say(MESSAGES["at"], place=p.path or sentence, what=p.message) for p in problems[:3])
+        MESSAGES["also"], (say(MESSAGES["at"], place=p.path or default_place, what=p.message) for p in problems[:3])
     )
-    reported = reported or say(MESSAGES["at"], place=sentence, what=say(MESSAGES["no_fit"]))
+    reported = reported or say(MESSAGES["at"], place=default_place, what=say(MESSAGES["no_fit"]))
     hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
     error = kind(
         say(MESSAGES["unfit"], tool=tool, what=reported),

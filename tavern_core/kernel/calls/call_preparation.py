@@ -76,7 +76,7 @@ def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = N
 
 
 def check_depth(plan: CallPlan, depth: int, deepest: int) -> None:
-    """Refuse a call at this depth.
+    """Check the depth of a call.
 
     Raises:
         BudgetExceeded: calls are nested too deeply (BUDGET_EXCEEDED).
@@ -91,7 +91,7 @@ def check_depth(plan: CallPlan, depth: int, deepest: int) -> None:
 
 
 def check_budget(plan: CallPlan, context: CallContext, number: int) -> None:
-    """Refuse a call beyond its caller's budget.
+    """Check that the caller's budget allows a further call.
 
     Raises:
         BudgetExceeded: the caller has made all the calls that its budget allows (BUDGET_EXCEEDED).
@@ -107,7 +107,7 @@ def check_budget(plan: CallPlan, context: CallContext, number: int) -> None:
 
 
 def check_rule(plan: CallPlan, rule: ApprovalRule) -> None:
-    """Refuse a call that the operator's rule denies.
+    """Check that the operator's rule does not deny a call.
 
     Raises:
         PolicyDenied: the operator's rule denies the tool (POLICY_DENIED).

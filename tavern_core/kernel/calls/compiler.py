@@ -425,6 +425,6 @@ def _plugin_of(written: object) -> str:
 
 
 def _inline(spec: ToolSpec, limiter: ToolLimiter | None) -> float | None:
-    """Time after which a call becomes a job while its caller waits; None: without limit."""
+    """Seconds that a caller waits before the call becomes a job; None: without limit."""
     wait = None if limiter is None else limiter.limits.inline_ms
     return (0.0 if spec.job else None) if wait is None else wait / 1000

@@ -343,11 +343,11 @@ class Pipeline:
     async def _detached(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """Make the call in the background. Its caller gets the answer if it is there in time, else a job."""
         call.stage = "detach"
-        arguments_copy = plan.arguments.intake(call.arguments)
+        copy = plan.arguments.intake(call.arguments)
         done: Future[ToolResult] | None = Future() if plan.bounds.inline_s else None
         request = BackgroundCallRequest(
-            plan.id, call.arguments if arguments_copy is None else arguments_copy, call.context, call.purpose, call.key, call.door,
-            has_copy=arguments_copy is not None, done=done,
+            plan.id, call.arguments if copy is None else copy, call.context, call.purpose, call.key, call.door,
+            has_copy=copy is not None, done=done,
         ).of(plan)  # fmt: skip
         deadlines = _ends_of_caller(call)
         remaining = max(min(deadlines) - perf_counter(), 0) if deadlines else None

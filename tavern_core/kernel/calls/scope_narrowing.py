@@ -43,7 +43,10 @@ class CallerScopes:
 
     @staticmethod
     def may_act(capability: str) -> bool:
-        """Whether services may use a capability for the running call; see `taint_tracking.may_act`."""
+        """Whether services may use a capability for the running call; see `taint_tracking.may_act`.
+
+        False: its caller has read untrusted content, and the call was not judged as one with an effect.
+        """
         frame = current.get()
         return frame is None or may_act(frame[4], capability)
 

@@ -147,7 +147,7 @@ class Bounds:
     seconds: float | None
     """The deadline of one call; None: there is none."""
     inline_s: float | None
-    """Time after which a call becomes a job while its caller waits, 0: at once; None: never."""
+    """Seconds that a caller waits before the call becomes a job, 0: not at all; None: until the call ends."""
 
     @property
     def is_watched(self) -> bool:

@@ -265,7 +265,12 @@ def _problems(layer: ConfigLayer) -> list[Finding]:
 
 
 def _of_layers(merged: Mapping[str, Any], layers: Sequence[ConfigLayer]) -> HostConfig:
-    """Validate merged layers. Raises ConfigInvalid: valid layers contradict each other (CONFIG_INVALID)."""
+    """Validate merged layers.
+
+    Raises:
+        ConfigInvalid: layers that are valid alone contradict each other; names the strongest that has the place
+            (CONFIG_INVALID).
+    """
     try:
         return _validated(merged)
     except ValidationError as error:

@@ -45,7 +45,7 @@ def set_value(file: Path, path: Keys, value: Any) -> None:
 
 
 def set_members(file: Path, section: str, members: Mapping[str, Any]) -> None:
-    """Set new keys of a section, as `set_value` does: all of them are written, or none."""
+    """Set new keys of a section: all of them are written, or none. Raises as `set_value`."""
     (first, value), *others = members.items()
 
     def edit(text: str) -> str:

@@ -67,7 +67,7 @@ def has_begun(error: BaseException) -> bool:
 
 
 class ExecutionMode(Protocol):
-    """Runs blocking calls and awaitables. `seconds` is the time left, None: no limit; `owner` that of the work."""
+    """Runs blocking calls and awaitables. `seconds` is the time left, None: no limit; `owner` owns the work."""
 
     async def blocking(
         self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None

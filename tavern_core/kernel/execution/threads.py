@@ -166,7 +166,7 @@ class ThreadPool:
         return self._busy < self._limit and line.plugin.running < self._share
 
     def _next(self) -> _WorkItem | None:
-        """The next work that may start, from the waiting owners in turn."""
+        """Remove and return the next work that may start, from the waiting owners in turn; None: there is none."""
         for line in self._queue:
             if self._may_start(line):
                 del self._queue[line]

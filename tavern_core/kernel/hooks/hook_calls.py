@@ -442,5 +442,5 @@ def facts(details: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own(impl: HookImplementation, text: str) -> str:
-    """A message of a plugin without secrets; messages of the host's own plugins are written as the host's."""
+    """A message of a plugin without secrets; those of the host's own plugins are not redacted."""
     return text if impl.is_builtin else redact_text(text)

@@ -257,8 +257,8 @@ class Jobs(Mapping[str, Job]):
         Args:
             value: True or False if the job waits for approval, else the answer to its question.
             question: the name of the question, if there are several.
-            context: the answering caller; None: the host. Only an approver other than the job's caller may approve, and
-                only the job's caller may answer its questions.
+            context: the answering caller; None: the host, which may answer anything. Else an approval needs an approver
+                other than the job's caller, and a question the job's caller.
 
         Raises:
             JobNotFound: it does not exist, or is another caller's (JOB_NOT_FOUND).

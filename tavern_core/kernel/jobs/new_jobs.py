@@ -27,7 +27,7 @@ from tavern_core.model.safe_printing import is_text
 
 _HOST: Final = host_context()
 _MOST_TRIED: Final = 100
-"""Maximum earlier jobs of a key that are searched for the same call."""
+"""Maximum number of earlier jobs of a key that are searched for the same call."""
 
 
 class NewJobs:

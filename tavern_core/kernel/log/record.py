@@ -144,11 +144,11 @@ def stamp(seconds: float) -> str:
     """ISO 8601, UTC, milliseconds, as `iso_utc` writes it."""
     global _second
     try:
-        seconds_, millis = divmod(int(seconds * 1000 + 0.5), 1000)
+        whole_seconds, millis = divmod(int(seconds * 1000 + 0.5), 1000)
         known, text = _second
-        if seconds_ != known:
-            text = iso_utc(seconds_)[:19]
-            _second = (seconds_, text)
+        if whole_seconds != known:
+            text = iso_utc(whole_seconds)[:19]
+            _second = (whole_seconds, text)
         return f"{text}.{millis:03d}Z"
     except (ValueError, OverflowError, OSError):  # not a time (NaN, the year 60000): the record matters more
         return iso_utc(time.time())

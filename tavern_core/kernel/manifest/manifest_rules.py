@@ -366,11 +366,11 @@ def _repeats(manifest: Manifest) -> Iterator[PathProblem]:
         ("after",): manifest.after,
     }
     for path, names in lists.items():
-        folded_names: set[str] = set()
+        previous_names: set[str] = set()
         for index, name in enumerate(names):
-            if name in folded_names:
+            if name in previous_names:
                 yield PathProblem((*path, index), f"{name!r} is here twice", "delete one", "info")
-            folded_names.add(name)
+            previous_names.add(name)
 
 
 _RULES: Final[tuple[ManifestRule, ...]] = (

@@ -54,7 +54,7 @@ class Contributions:
 
         Args:
             offered: section → name → object.
-            source: the kind of the plugin. Only the host's own plugins and objects of the program may use its
+            source: the source of the plugin. Only the host's own plugins and objects of the program may use its
                 namespaces.
             overriding: services that replace others.
 

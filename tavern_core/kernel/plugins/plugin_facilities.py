@@ -34,7 +34,7 @@ class GrantedFacilities:
         return sealed_object(self, FACILITIES)
 
     def close(self) -> None:
-        """Stop a context or view that the plugin kept; called when the plugin has stopped."""
+        """Disable the contexts and views that the plugin kept; called when the plugin has stopped."""
         self._is_open = False
 
     def get_config(self, option: str) -> Any:

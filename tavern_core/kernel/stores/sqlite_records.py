@@ -247,7 +247,7 @@ class SqliteRecords:
                 self._db = self._cursor = None
 
     def _run(self, statement: str, values: Sequence[object]) -> int:
-        """Run a statement as a transaction; returns the changed rows. Not by `_open`, which takes twice as long."""
+        """Run a statement as a transaction; returns the number of changed rows. `_open` would take twice as long."""
         with self._lock:
             try:
                 if (cursor := self._cursor) is None:

@@ -205,7 +205,7 @@ class ResolvedNames:
         self._asked: set[tuple[str, Any]] = set()
 
     def looked_up(self, host: Any, port: Any) -> None:
-        """Resolve a name that is being resolved, and record the answer."""
+        """Resolve a name that the plugin is resolving, too, and record the answer."""
         name = _text(host)
         if not name or (name, port) in self._asked:
             return
