@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AuditLog:
-    """An audit log with its older files. Iteration gives all records, oldest first. It is only read, and may be missing.
+    """An audit log with its older files. Iteration gives all records, oldest first. It is read only and need not exist.
 
     Args:
         place: the state folder of a host, or an ``audit.jsonl``.
