@@ -6,8 +6,8 @@
       upstreams: {api.example.org: {rate: 10/second}, clock: {breaker: {failures: 5}}}
       callers: {"*": {rate: 60/minute}, "role:batch": {concurrency: 1}}
 
-An entry of `tools` is one of `tool_selectors`. All entries that name a tool apply; where two set the same limit, the
-more specific one does, and any of them has precedence over the tool's own definition.
+An entry of `tools` is one of `tool_selectors`. All entries that name a tool apply; if two set the same limit, the more
+specific one has precedence, and any of them has precedence over the tool's own definition.
 """
 
 from __future__ import annotations
