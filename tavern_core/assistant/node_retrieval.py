@@ -239,7 +239,10 @@ class ExampleFolder:
 
 
 def _read(path: Path) -> ExampleWorkflow | None:
-    """The searchable parts of a workflow file, because there may be thousands of files; None: it is not a workflow."""
+    """The searchable parts of a workflow file; None: it is not a workflow.
+
+    The rest is not kept, because there may be thousands of files.
+    """
     try:
         with open_regular(path) as file:
             return ExampleWorkflow.of(

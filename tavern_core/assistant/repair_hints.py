@@ -203,7 +203,7 @@ class _Advice:
         return slot if slot is not None and self._graph.fitting(edge.target, slot, edge.id) else None
 
     def _loss(self, edge: WorkflowEdge) -> int:
-        """The penalty for moving the start of an edge: its source loses its only reader, or the new one has one."""
+        """The cost of moving the start of an edge: 1 if its source loses its only reader, 1 if the new one has any."""
         slot = self._other_slot(edge, is_output=True)
         first = self._graph.fitting(edge.target, slot, edge.id)[0] if slot is not None else ("", "")
         return (self._graph.uses(edge.source) < 2) + (first in self._graph.used)

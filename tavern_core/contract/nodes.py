@@ -186,8 +186,8 @@ class NodeContext(ABC):
     ) -> dict[str, Any]:
         """Store large data as an artifact of the workflow's caller and return the content block that links to it.
 
-        See `ToolContext.keep`. A node of an isolated plugin can store at most `limits.outputBytes` at once: for more,
-        return bytes as an output.
+        See `ToolContext.keep`. A node of an isolated plugin can store only what crosses to the host at once
+        (limits.outputBytes): return more as an output of bytes.
         """
 
     @abstractmethod

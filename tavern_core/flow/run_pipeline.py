@@ -338,7 +338,7 @@ def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: PreparedPlan) ->
 
 
 def _check_inputs(prepared: PreparedPlan, inputs: Mapping[str, Any], info: RunInfo) -> None:
-    """Check the inputs against the interface. Raises InputInvalid: some are missing or do not fit."""
+    """Check the inputs. Raises InputInvalid: some are missing or do not fit the interface (INPUT_SCHEMA_INVALID)."""
     try:
         interface_values(prepared, inputs)
     except MismatchedInput as error:

@@ -33,7 +33,10 @@ def topological(after: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def circles(after: Sequence[Sequence[int]], stuck: Sequence[int]) -> list[list[int]]:
-    """One cycle per strongly connected part of the `stuck` nodes of `topological`: ``[a, b, c]`` for a → b → c → a."""
+    """Disjoint cycles among the `stuck` nodes of `topological`, each ``[a, b, c]`` for a → b → c → a.
+
+    Every stuck node is on one of them, or comes after one.
+    """
     unordered = set(stuck)
     before: dict[int, list[int]] = {node: [] for node in stuck}
     for node in stuck:

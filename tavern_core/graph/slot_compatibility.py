@@ -37,17 +37,15 @@ def mismatch(source: Slot, target: Slot) -> tuple[MismatchCode, str] | None:
         )
     if not types_fit(source.type, target.type):
         return "TYPE_MISMATCH", f"{source.key!r} gives {source.type}, {target.key!r} takes {target.type}"
-    source_names, target_names = set(source.categories), set(target.categories)
+    source_categories, target_categories = set(source.categories), set(target.categories)
     if (
-        source_names
-        and target_names
-        and not source_names & target_names
-        and _MATCHES_ALL not in source_names | target_names
+        source_categories
+        and target_categories
+        and not source_categories & target_categories
+        and _MATCHES_ALL not in source_categories | target_categories
     ):
-        return (
-            "TYPE_MISMATCH",
-            f"{source.key!r} gives {', '.join(sorted(source_names))}, {target.key!r} takes {', '.join(sorted(target_names))}",
-        )
+        gives, takes = ", ".join(sorted(source_categories)), ", ".join(sorted(target_categories))
+        return "TYPE_MISMATCH", f"{source.key!r} gives {gives}, {target.key!r} takes {takes}"
     return None
 
 

@@ -214,18 +214,18 @@ class Wiring:
             text = "the workflow has interfaceOutputs and no core:GroupOutput node gives them"
             self._report.add(FlowProblem("INTERFACE", text, hint="add a core:GroupOutput node"))
             return
-        edge_by_output: dict[str, str] = {}
+        node_by_output: dict[str, str] = {}
         for end in output_nodes:
             for key, edges in self._fed.get(end, {}).items():
-                if key in edge_by_output:
-                    text = f"output {key!r} of the workflow is given by {edge_by_output[key]!r} and by {end!r}"
+                if key in node_by_output:
+                    text = f"output {key!r} of the workflow is given by {node_by_output[key]!r} and by {end!r}"
                     self._say("DUPLICATE_OUTPUT", text, edges[0][0], end, key, "leave one of the edges out")
-                edge_by_output.setdefault(key, end)
+                node_by_output.setdefault(key, end)
         sent = {key for node, key in self._missed if node in output_nodes} | {
             key for end in output_nodes for key in self._all[end].values
         }
         for key, out in self._workflow.interface_outputs.items():
-            if key not in edge_by_output and key not in sent and not out.required:
+            if key not in node_by_output and key not in sent and not out.required:
                 text = f"no edge gives output {key!r} of the workflow"
                 self._report.add(
                     FlowProblem(

@@ -52,11 +52,11 @@ class Budget:
 
 
 class Ledger:
-    """Counts the calls made under one context, from any thread, and holds the untrusted content that was read.
+    """Counts the calls made under one context, from any thread, and records which untrusted content was read.
 
     Args:
         drawn: calls that were made before, by a process that has ended.
-        content_read: the untrusted content that they read.
+        content_read: the record of the untrusted content that they read.
     """
 
     __slots__ = ("_count", "content_read", "drawn", "listeners")
@@ -414,7 +414,7 @@ def _lack(side: str, lacking: list[str], reason: str, fix: str) -> Shortfall:
 
 
 def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) -> str:
-    """The command that grants capabilities to a plugin, after the line of plugin.yaml if they are not requested.
+    """The command that grants capabilities to a plugin, after the line of plugin.yaml if it does not request them all.
 
     Args:
         asked: the permissions that plugin.yaml requests; None: all.

@@ -192,7 +192,7 @@ class LimitsConfig(FilePart):
 
 
 class NetConfig(FilePart):
-    """Addresses that the host's own plugins (the node ``core:HttpFetch``) may fetch; grants decide for others."""
+    """Addresses that the host's own plugins may fetch, as with the node ``core:HttpFetch``; grants decide for others."""
 
     allow: tuple[Annotated[str, AfterValidator(_host_entry)], ...] = ()
     """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""

@@ -147,7 +147,7 @@ def sources_in(mark: object) -> tuple[str, ...]:
 
 
 class ContentRead:
-    """The untrusted content that was read under one context; safe for threads.
+    """A record of the untrusted content that was read under one context: sources and addresses. Safe for threads.
 
     Addresses are kept as digests, because this is stored with jobs and runs and an address may hold a secret.
     """

@@ -28,8 +28,8 @@ from tavern_core.errors import ConfigInvalid, StateDamaged, UsageError
 _LIFE_S: Final = 6.0
 _RENEW_S: Final = 2.0
 _SILENT_S: Final = 2.0
-"""Seconds that a server may be silent. With `_RENEW_S` they are less than `_LIFE_S`, so one lost answer ends no
-process."""
+"""Seconds that a server may be silent. With `_RENEW_S` they are less than `_LIFE_S`, so one lost answer makes no
+process look dead."""
 _PAGE: Final = 500
 _PREFIX: Final = "tavern:"
 _ADD: Final = """

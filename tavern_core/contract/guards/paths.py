@@ -28,7 +28,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z]:|[A-Za-z][A-Za-z0-9+.-]*:/|(file|data|htt
 def path_flaw(path: object) -> str:
     """The flaw in the text of a path; empty if there is none.
 
-    Everything that another parser may read differently is refused: ``..%2f``, ``~user``, ``C:``, a dot at the end.
+    Everything that another parser may read differently is refused: ``..%2f``, ``~user``, ``C:``, ``name.``.
     """
     if not isinstance(path, str):
         return "is not text"

@@ -186,7 +186,7 @@ class EventFeed:
             self._loop.call_soon_threadsafe(self._take)
 
     def _take(self) -> None:
-        """Keep a part of the waiting events, on the loop, so that quick clients send them before they are dropped."""
+        """Keep a part of the waiting events, on the loop, so that quick clients get them before they are dropped."""
         with self._lock:
             taken: list[_PendingEvent] = []
             size = 0

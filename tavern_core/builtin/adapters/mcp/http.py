@@ -423,7 +423,7 @@ async def _is_forgotten(request: httpx2.Request, response: httpx2.Response, numb
 def _lost(error: httpx2.HTTPError, name: str) -> CallError:
     """The error for a failed request.
 
-    Only an unreachable server is a lost connection, as each request has its own one.
+    Only an unreachable server is a lost connection, because each request has a connection of its own.
     """
     why = f"{type(error).__name__}: {error}"[:300] if str(error) else type(error).__name__
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):

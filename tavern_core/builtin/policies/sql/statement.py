@@ -64,7 +64,7 @@ class StatementAnalysis:
     flaw: str = ""
     """Why it is refused regardless of grants; else empty."""
     writes: str = ""
-    """The first part that changes something (``INSERT``); empty for a statement that only reads."""
+    """The kind of change (``INSERT``); empty for a statement that only reads."""
     destroys: str = ""
     """``DROP``, ``TRUNCATE``, ``ALTER``, ``CREATE OR REPLACE`` or ``INSERT OVERWRITE``."""
     fix: str = ""

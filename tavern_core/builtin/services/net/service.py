@@ -82,7 +82,7 @@ class NetService:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """The trusted certificates; read at the first use, because that is slow."""
+        """The TLS context; created at the first use, because reading the certificates is slow."""
         with self._lock:
             if self._tls is None:
                 self._tls = library().create_ssl_context(trust_env=False)
