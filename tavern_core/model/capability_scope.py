@@ -149,7 +149,7 @@ def _name(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """An entry: `pattern` is ``*``, ``*.name``, a name, a network; `port` is ``""`` (80 and 443), ``*``, a number."""
+    """An entry: `pattern` is ``*``, ``*.name``, a name or a network; `port` is ``""`` (80, 443), ``*`` or a number."""
 
     pattern: str
     port: str = ""

@@ -192,7 +192,7 @@ class LimitsConfig(FilePart):
 
 
 class NetConfig(FilePart):
-    """Addresses that the host's own plugins may fetch, as with the node ``core:HttpFetch``; grants decide for others."""
+    """Addresses that the host's own plugins may fetch, as with ``core:HttpFetch``; grants decide for others."""
 
     allow: tuple[Annotated[str, AfterValidator(_host_entry)], ...] = ()
     """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""
@@ -376,7 +376,7 @@ class McpConfig(FilePart):
     session_idle_ms: Annotated[int, Field(gt=0)] = 1_800_000
     """The time after which an unused session ends."""
     wait_ms: Annotated[int, Field(gt=0)] = 300_000
-    """The time that a client without tasks waits for a job before it gets the job's id."""
+    """The time that a client without support for tasks waits for a job before it gets the job's id."""
     poll_after_ms: Annotated[int, Field(gt=0)] | None = None
     """The time after which the stream of an older protocol's call is closed, and its client resumes it; None: never."""
     state_ms: Annotated[int, Field(gt=0)] = 600_000

@@ -88,7 +88,7 @@ class Tasks:
     async def waited(self, job_id: str, holder: Token, talk: LiveElicitation | ReplayedElicitation) -> ToolResult:
         """Wait for a job on behalf of a client, and return its outcome.
 
-        It is the progress of the job if that takes too long or the client cannot answer.
+        If the job takes too long or the client cannot answer, the outcome is its progress.
 
         Raises:
             InputRequired: a client of the 2026 era is asked by ending its call; `talk.open` has the questions (INPUT_REQUIRED).

@@ -3,10 +3,10 @@
 `skill:<name>`      answers what a model reads: instructions, the list of files, one file
 `skill:<name>.run`  runs a program of its folder `scripts/`, as a script tool with the protocol `text`
 
-A skill ends nothing and decides nothing: it answers with data and evidence. What a model does with them are separate
-calls, by the same path as all others. A text for a model is wrapped, so that the model sees where it begins and ends,
-and neutralised, so that nothing in it can be read as a call. A link is never followed, and nothing outside the folder
-is ever opened.
+A skill ends nothing and decides nothing: it answers with data and evidence. A model acts on them with
+separate calls, by the same path as all others. A text for a model is wrapped, so that the model sees where it begins
+and ends, and neutralised, so that nothing in it can be read as a call. A link is never followed, and nothing outside
+the folder is ever opened.
 """
 
 from __future__ import annotations
