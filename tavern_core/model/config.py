@@ -360,7 +360,7 @@ class McpConfig(FilePart):
     audience: Annotated[str, Field(min_length=1, max_length=500)] = "mcp"
     """The audience of the tokens that it accepts."""
     hosts: tuple[str, ...] = ()
-    """Accepted values of the header ``Host`` besides this machine's names: ``tools.example.com``, ``tools.example.com:*``."""
+    """Values of ``Host`` to accept besides this machine's names: ``tools.example.com``, ``tools.example.com:*``."""
     origins: tuple[str, ...] = ()
     """Web pages whose scripts may call it: ``https://app.example.com``."""
     issuer: str | None = None
@@ -389,7 +389,7 @@ class ServerConfig(FilePart):
     address: str = "127.0.0.1:8188"
     """The address on which `tavern serve` listens: HOST:PORT; port 0 is a free one."""
     hosts: tuple[str, ...] = ()
-    """Accepted values of the header ``Host`` besides this machine's names: ``tavern.example.com``, ``tavern.example.com:*``."""
+    """Values of ``Host`` to accept besides this machine's names: ``tavern.example.com``, ``tavern.example.com:*``."""
     origins: tuple[str, ...] = ()
     """Web pages whose scripts may call it: ``https://app.example.com``."""
     body_bytes: Annotated[int, Field(gt=0)] = 4_000_000

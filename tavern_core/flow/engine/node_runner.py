@@ -55,7 +55,7 @@ _NEVER_AGAIN: Final = (
 _ENDED: Final = object()
 _CALL: Final = "core:CallTool"
 _MODEL: Final = "core:LLM"
-"""The node that asks a model of the operator, so it is neither an untrusted system nor a transfer of data to one."""
+"""The node that asks a model of the operator, which is neither an untrusted system nor a transfer of data to one."""
 _IN_A_ROW: Final = 64
 """Chunks before the event loop can do other work."""
 
