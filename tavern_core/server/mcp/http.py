@@ -174,7 +174,7 @@ class McpApplication:
     async def _started_managers(self) -> tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager]:
         """The session managers.
 
-        The first request starts them, in a task, because they must end in the task in which they began.
+        The first request starts them in a separate task, because they must end in the task in which they began.
 
         Raises:
             StateDamaged: they cannot start; the next request tries again (STATE_DAMAGED).
