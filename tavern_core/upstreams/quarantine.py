@@ -91,9 +91,7 @@ class UpstreamQuarantine:
         hashes = entry.hashes()
         chosen = hashes
         if tools is not None:
-            others = {
-                name: definitions for name, definitions in (self._reviewed(entry) or {}).items() if name not in tools
-            }
+            others = {name: known for name, known in (self._reviewed(entry) or {}).items() if name not in tools}
             chosen = {**others, **{name: hashes[name] for name in tools if name in hashes}}
         locked = lock_form(chosen)
         gone = dict.fromkeys(record.tools.keys() - locked.keys(), "") if record is not None else {}
