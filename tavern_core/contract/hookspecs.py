@@ -247,7 +247,7 @@ def tavern_register_services(ctx: PluginContext) -> Iterable[Service] | Mapping[
 def tavern_register_settings(ctx: PluginContext) -> Iterable[SettingItem | Mapping[str, Any]]:
     """Called when the plugin is activated: return settings that are only known at run time.
 
-    ``[SettingItem(key="extensions.name.option", type="string")]``, or the same as a mapping, as in plugin.yaml.
+    Items are ``SettingItem(key="extensions.name.option", type="string")``, or mappings with the keys of plugin.yaml.
     Declare all other settings as `configOptions`. Keys follow the same rule as in the manifest. An error fails the
     activation. Do not read settings here that are not declared yet.
     """

@@ -157,7 +157,7 @@ class NothingCame(Exception):
 
 
 class NodeContext(ABC):
-    """The facts and facilities for one run of a node. The host passes one for each run."""
+    """The context of one run of a node: what it may know and do. The host passes one for each run."""
 
     run_id: str
     path: str
@@ -187,7 +187,7 @@ class NodeContext(ABC):
         """Store large data as an artifact of the workflow's caller and return the content block that links to it.
 
         See `ToolContext.keep`. A node of an isolated plugin can store only what crosses to the host at once
-        (limits.outputBytes): return more as an output of bytes.
+        (limits.outputBytes): return larger data as bytes in an output.
         """
 
     @abstractmethod

@@ -332,7 +332,7 @@ class Resource:
 class Prompt:
     """Messages that a person chooses for a conversation.
 
-    A tool of the plugin returns them; the prompt has its parameters.
+    A tool of the plugin returns them; the parameters of the prompt are those of this tool.
 
     Args:
         tool: as for `Resource`. It answers with a text, content blocks, or ``[{"role": "user", "content": ...}]``.
