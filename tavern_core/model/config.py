@@ -192,7 +192,7 @@ class LimitsConfig(FilePart):
 
 
 class NetConfig(FilePart):
-    """Addresses that the host's own plugins may fetch, as with ``core:HttpFetch``; grants decide for others."""
+    """Addresses that the host's own plugins (nodes such as ``core:HttpFetch``) may fetch; grants decide for others."""
 
     allow: tuple[Annotated[str, AfterValidator(_host_entry)], ...] = ()
     """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""
@@ -303,7 +303,7 @@ class IsolationConfig(FilePart):
     file_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
     """Size of one file that a process writes."""
     connections: Annotated[int, Field(gt=0, le=64)] = 16
-    """Connections at a time of the programs of one call through the gateway of their box."""
+    """Simultaneous connections of the programs of one call, through the gateway of their box."""
     network_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
     """Bytes that the programs of one call may send and receive through the gateway."""
     plugins: tuple[str, ...] = ()

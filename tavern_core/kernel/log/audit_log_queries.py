@@ -82,7 +82,7 @@ class AuditLog:
         return statistics_of(self.records(*TYPES, last=last), tool)
 
     def verify(self, *, first: int = 1) -> VerifyReport:
-        """Verify that the log is unchanged since it was written. A missing log is not.
+        """Verify that the log is unchanged since it was written. A missing log is reported as a problem.
 
         Args:
             first: number of the first expected record; higher if older files were archived elsewhere.
