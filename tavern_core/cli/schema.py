@@ -33,6 +33,6 @@ def schema_of(kind: str) -> dict[str, Any]:
 
             return profile_schema()
         case _:
-            from tavern_core.kernel.config.config_key_lookup import config_schema
+            from tavern_core.kernel.config.config_schema import config_schema
 
             return config_schema()

@@ -72,6 +72,7 @@ class PluginsConfig(FilePart):
     load: tuple[str, ...] | None = None
     """Only these, if given (``TAVERN_LOAD_PLUGINS``)."""
     disable: tuple[str, ...] = ()
+    """Plugins that are disabled."""
     probe: Literal["never", "suspect", "new"] = "new"
     """The plugins whose import is probed in a separate process first: `never` none, `suspect` those during
     whose import an earlier process ended, `new` every new plugin."""
@@ -87,6 +88,7 @@ class AccessRule(FilePart):
     allow: tuple[str, ...] | None = None
     """None: no list. An empty list allows nothing."""
     deny: tuple[str, ...] = ()
+    """These are refused, whatever else allows them."""
 
 
 class ToolsConfig(FilePart):
@@ -95,6 +97,7 @@ class ToolsConfig(FilePart):
     only: tuple[str, ...] | None = None
     """If given, no other tool exists for any caller. An empty list allows nothing."""
     deny: tuple[str, ...] = ()
+    """Tools that cannot be used."""
     pin: tuple[str, ...] = ()
     """Tools whose definition is pinned; a tool whose definition changes is quarantined."""
     trusted: tuple[str, ...] = ()
@@ -125,15 +128,18 @@ class CapabilitiesConfig(FilePart):
     allow: tuple[CapabilityName, ...] | None = None
     """The capabilities that calls in this host may use at most; None: the host sets no limit."""
     deny: tuple[CapabilityName, ...] = ()
+    """Capabilities that no call may use."""
 
 
 class ApprovalConfig(FilePart):
     """The tools whose calls need approval (docs/configuration.md). Entries as in `tools`, or ``capability:<name>``."""
 
     ask: tuple[ApprovalEntry, ...] = ()
+    """Calls of these tools need approval."""
     allow: tuple[ApprovalEntry, ...] = ()
     """Run without approval; an entry that names a tool overrides the tool's own request for approval."""
     deny: tuple[ApprovalEntry, ...] = ()
+    """Calls of these tools are never approved."""
     timeout_ms: Annotated[int, Field(gt=0)] = 300_000
     """Time for an answer; after that, the call is refused."""
     keep_ms: Annotated[int, Field(gt=0, le=31_536_000_000)] = 86_400_000
@@ -146,17 +152,20 @@ class ModelBudget(FilePart):
     """Limits for the requests of one plugin to language models."""
 
     calls: Annotated[int, Field(ge=0)] | None = None
+    """Requests; None: no limit."""
     tokens: Annotated[int, Field(ge=0)] | None = None
     """Input and output together."""
     money: Annotated[float, Field(ge=0)] | None = None
     """By the `price` of the models; those without a price are refused."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """Three letters of ISO 4217."""
 
 
 class LimitsConfig(FilePart):
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Deadline of a call whose tool and caller set none; None: no deadline."""
     hook_timeout_ms: Annotated[int, Field(gt=0)] = 10_000
+    """Deadline of one hook."""
     import_timeout_ms: Annotated[int, Field(gt=0)] = 60_000
     """How long the import of a plugin may take."""
     hook_failures: Annotated[int, Field(ge=0)] = 5
@@ -168,12 +177,17 @@ class LimitsConfig(FilePart):
     depth: Annotated[int, Field(gt=0)] = 16
     """Maximum depth of tools that call tools."""
     threads: Annotated[int, Field(gt=0, le=1024)] = 32
+    """Threads for sync tools and nodes, and as many again for hooks; one plugin uses at most three quarters of them."""
     output_bytes: Annotated[int, Field(gt=0)] = 4_000_000
     """Largest answer of one tool: bytes of a script's output, characters of text in a value."""
     argument_bytes: Annotated[int, Field(gt=0)] = 16_000_000
+    """Largest arguments of one call."""
     stderr_bytes: Annotated[int, Field(ge=0)] = 64_000
+    """How much of a script's stderr is stored."""
     keep_raw: bool = False
+    """Store the tool's own answer in `ToolResult.raw`."""
     script_timeout_ms: Annotated[int, Field(gt=0)] = 30_000
+    """Deadline of a script without one of its own."""
     retries: Annotated[int, Field(ge=0, le=MOST_RETRIES)] = 0
     """Further attempts of a call after a temporary failure, if a retry does no harm; tools and callers can override it."""
     tools: dict[str, WrittenLimits] = Field(default_factory=dict)
@@ -189,6 +203,7 @@ class LimitsConfig(FilePart):
     cache_bytes: Annotated[int, Field(ge=0)] = 64_000_000
     """Total size of the answers that are cached for `cacheMs`."""
     manual_chars: Annotated[int, Field(gt=0)] = 60_000
+    """Largest tool manual."""
 
 
 class NetConfig(FilePart):
@@ -209,6 +224,7 @@ class SqlConfig(FilePart):
 
 class AuditConfig(FilePart):
     enabled: bool = True
+    """Write the audit log."""
     fsync: bool = False
     """Force each record to the disk: survives a power cut, costs milliseconds. Without it a record survives the process."""
     required: bool = False
@@ -274,6 +290,7 @@ class TamConfig(FilePart):
     references: bool = False
     """Let a chain step use the answer of an earlier step (docs/tam.md)."""
     ignore_fenced: bool = False
+    """Ignore blocks inside code fences."""
     thoughts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")], ...] = ()
     """Further tags that hide their content, besides ``think`` and ``thinking``."""
     max_block: Annotated[int, Field(gt=0)] = 1_000_000
@@ -300,6 +317,7 @@ class IsolationConfig(FilePart):
     processes: Annotated[int, Field(gt=0, le=30_000)] = 128
     """Processes and threads of one box."""
     open_files: Annotated[int, Field(ge=16)] = 256
+    """Open files of one process."""
     file_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
     """Size of one file that a process writes."""
     connections: Annotated[int, Field(gt=0, le=64)] = 16
@@ -435,33 +453,54 @@ class HostConfig(FilePart):
     language: Literal["zh", "en"] | None = None
     """Of manuals and feedback for models; None: that of the locale. An agent profile can set its own. Texts of tools are not translated."""
     plugins: PluginsConfig = PluginsConfig()
+    """The plugins of this host, and how they are loaded."""
     tools: ToolsConfig = ToolsConfig()
+    """The tools that can be used, and other names for them."""
     callers: dict[str, AccessRule] = Field(default_factory=dict)
     """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``, a principal; ``*`` for all others."""
     capabilities: CapabilitiesConfig = CapabilitiesConfig()
+    """What calls may do outside the host."""
     approval: ApprovalConfig = ApprovalConfig()
+    """Calls that need approval."""
     limits: LimitsConfig = LimitsConfig()
+    """Deadlines, sizes and rates."""
     idempotency: IdempotencyConfig = IdempotencyConfig()
+    """Calls with an idempotency key."""
     jobs: JobsConfig = JobsConfig()
+    """Calls in the background."""
     artifacts: ArtifactsConfig = ArtifactsConfig()
+    """Data that is too large for an answer."""
     metrics: MetricsConfig = MetricsConfig()
+    """Metrics for Prometheus and spans for OpenTelemetry."""
     state: StateConfig = StateConfig()
+    """The store of keys, approvals, jobs and rates."""
     mcp: McpConfig = McpConfig()
+    """The MCP server."""
     server: ServerConfig = ServerConfig()
+    """The HTTP server."""
     isolation: IsolationConfig = IsolationConfig()
+    """The box around scripts, code and isolated plugins."""
     net: NetConfig = NetConfig()
+    """Addresses that the host's own plugins may fetch."""
     sql: SqlConfig = SqlConfig()
+    """Functions that statements may call."""
     audit: AuditConfig = AuditConfig()
+    """The audit log."""
     tam: TamConfig = TamConfig()
+    """Calls in the text of a model."""
     workflows: WorkflowsConfig = WorkflowsConfig()
+    """Workflows, and how they run."""
     skills: SkillsConfig = SkillsConfig()
+    """Folders with skills."""
     assistant: AssistantConfig = AssistantConfig()
+    """The creation assistant, and the search for node types."""
     knowledge: dict[Annotated[str, AfterValidator(_knowledge_name)], KnowledgeConfig] = Field(default_factory=dict)
     """Knowledge bases by name."""
+    # The models of these two are imported only if they are needed: `config_key_lookup.model_for`.
     upstreams: dict[str, Any] = Field(default_factory=dict)
-    """Systems whose tools become tools of this host: name → `model.upstream_config.UpstreamConfig`."""
+    """Systems whose tools become tools of this host, by name (docs/upstreams.md)."""
     llms: dict[str, Any] = Field(default_factory=dict)
-    """Language models: name → `model.llm_config.LlmConfig`."""
+    """Language models, by name (docs/llms.md)."""
     slots: dict[str, str] = Field(default_factory=dict)
     """Exclusive slot → the plugin that fills it."""
     profiles: tuple[str, ...] = ("profiles",)

@@ -62,14 +62,18 @@ class PriceConfig(FilePart):
     """The price of a model, per million tokens."""
 
     input: Annotated[float, Field(ge=0)]
+    """Of a million input tokens."""
     output: Annotated[float, Field(ge=0)]
+    """Of a million output tokens."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """Three letters of ISO 4217."""
 
 
 class LlmConfig(FilePart):
     """A language model; which keys it takes depends on `kind`."""
 
     kind: Literal["openai", "pydantic-ai", "scripted", "recorded"]
+    """openai: an HTTP API. pydantic-ai: a model of that library. scripted: given answers. recorded: answers of another model."""
     base_url: Annotated[str, AfterValidator(_address)] | None = None
     """openai: the address of the API; requests go to ``/chat/completions`` below it."""
     model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
@@ -77,6 +81,7 @@ class LlmConfig(FilePart):
     key: Annotated[Any, AfterValidator(_reference)] = Field(default=None, validate_default=False)
     """By reference: ``{$env: NAME}``, ``{$secret: name}``, ``{$file: path}``, ``{$keyring: service/name}``."""
     headers: dict[str, Annotated[Any, AfterValidator(_header)]] = Field(default_factory=dict)
+    """openai: further headers of requests; values may be references."""
     timeout_ms: Annotated[int, Field(gt=0, le=3_600_000)] = 120_000
     """openai: how long the API may take for a whole answer, or for the next piece of a streamed one."""
     max_bytes: Annotated[int, Field(ge=1_000)] = 32_000_000

@@ -114,16 +114,25 @@ class ToolOverride(FilePart):
     """The operator's statements about one tool of an upstream, which override those of the upstream."""
 
     description: str | None = None
+    """Replaces its description for models."""
     capabilities: tuple[Annotated[str, AfterValidator(_capability_name)], ...] | None = None
     """Replace those of the whole upstream."""
     read_only: bool | None = None
+    """Whether it changes nothing."""
     destructive: bool | None = None
+    """Whether it may destroy something."""
     idempotent: bool | None = None
+    """Whether the same call twice has the effect of one."""
     requires_approval: bool | None = None
+    """Whether each call needs approval."""
     optional: bool | None = None
+    """Whether it is disabled until `tools.allow` names it."""
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    """The time limit of a call."""
     job: bool | None = None
+    """Whether its calls run in the background."""
     limits: WrittenLimits | None = None
+    """Rate, concurrency, retries, cache and breaker."""
 
 
 _Variables = dict[Annotated[str, AfterValidator(_variable)], Any]
@@ -134,14 +143,18 @@ class Credentials(FilePart):
     """Settings, headers and variables for the calls of one caller; see `UpstreamConfig`."""
 
     environment: _Variables = Field(default_factory=dict)
+    """Variables of the command."""
     headers: _Headers = Field(default_factory=dict)
+    """Headers of requests."""
     settings: dict[str, Any] = Field(default_factory=dict)
+    """Options of the adapter."""
 
 
 class UpstreamConfig(FilePart):
     """An entry of `upstreams:`."""
 
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+    """The adapter, by its name: ``mcp``, ``n8n``, ``langchain``, ``comfyui``, or one of a plugin."""
     url: Annotated[str, AfterValidator(_origin_url)] | None = None
     """The only origin of this upstream; private addresses are possible."""
     origins: tuple[Annotated[str, AfterValidator(_origin_url)], ...] = ()
@@ -155,10 +168,13 @@ class UpstreamConfig(FilePart):
     namespace: Annotated[str, AfterValidator(_upstream_name)] | None = None
     """The part of the ids before the colon; default: the name of the entry."""
     description: Line = ""
+    """What it is for."""
     environment: _Variables = Field(default_factory=dict)
     """Variables of the command; values may be references: ``{$secret: name}``, ``{$env: NAME}``."""
     headers: _Headers = Field(default_factory=dict)
+    """Headers of requests; values may be references, as in `environment`."""
     settings: dict[str, Any] = Field(default_factory=dict)
+    """Options of the adapter; values may be references."""
     credentials: dict[Annotated[str, AfterValidator(_caller)], Credentials] = Field(default_factory=dict)
     """Caller (``user:alice``, ``role:…``, a principal, ``*``) → settings, headers and variables for its calls."""
     permissions: tuple[CapabilityRequest, ...] = ()
@@ -168,7 +184,9 @@ class UpstreamConfig(FilePart):
     allow: tuple[str, ...] | None = None
     """Names of tools, with ``*`` as a wildcard; None: all. An empty list allows nothing."""
     deny: tuple[str, ...] = ()
+    """Names of tools that are left out, with ``*`` as a wildcard."""
     tools: dict[str, ToolOverride] = Field(default_factory=dict)
+    """Tool → the operator's statements about it."""
     trust_annotations: bool = False
     """Trust the upstream's claims about which tools are read-only or idempotent."""
     pin: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
+from tavern_core.cli.schema import KINDS, schema_of
 from tavern_core.contract.permissions import hook_spellings
 from tavern_core.kernel.manifest.field_descriptions import TEXTS
 from tavern_core.kernel.manifest.manifest_reader import read_manifest
@@ -93,8 +95,6 @@ def problems(kind: FileKind, data: Any) -> list[str]:
 
 
 def test_what_the_reader_accepts_the_schema_accepts() -> None:
-    import json
-
     assert problems("manifest", read_yaml(EVERYTHING, "x").data) == []
     assert problems("tool", {"$schema": "https://example.org", **json.loads(BILIBILI)}) == []
     assert problems("manifest", {"name": "a", "version": "1", "tools": None, "services": True, "frontend": None}) == []
@@ -116,3 +116,41 @@ def test_an_editor_gets_every_name_with_its_description() -> None:
     for name in (*hook_spellings(), *COMPONENTS, *OUTLETS, *CAPABILITIES):
         assert f"'const': '{name}'" in text, name
     assert text.count("(risk: ") >= len(hook_spellings()) + len(CAPABILITIES)
+
+
+def keys_without_sentence(schema: Any) -> list[str]:
+    parts = [schema, *schema.get("$defs", {}).values()]
+    return [name for part in parts for name, key in part.get("properties", {}).items() if not key.get("description")]
+
+
+@each_row("kind", KINDS)
+def test_an_editor_explains_every_key_in_words_of_the_file(kind: str) -> None:
+    schema = schema_of(kind)
+    Draft202012Validator.check_schema(schema)
+    assert keys_without_sentence(schema) == []
+    assert not re.search(r"``|tavern_core\.|\bmodel[./]\w", json.dumps(schema, ensure_ascii=False))
+
+
+CONFIG_PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
+CONFIGS = [
+    (f"{name}: {block[:40]}", block)
+    for name, page in CONFIG_PAGES.items()
+    for block in re.findall(r"`tavern\.yaml`\n```yaml\n(.*?)```", page, re.DOTALL)
+]
+
+
+@each_row("where, text", [*CONFIGS, ("empty", "{}"), ("sections of comments", "plugins:\nlimits:\n")])
+def test_an_editor_accepts_the_configurations_of_the_manual(where: str, text: str) -> None:
+    found = Draft202012Validator(schema_of("config")).iter_errors(read_yaml(text, where).data)
+    assert [error.message for error in found] == []
+
+
+@each_row(
+    "text",
+    [
+        "plugin: {}", "limits: {depht: 4}", "limits: {depth: four}", "upstreams: {a: {}}", "upstreams: {a: {kind: mcp, folde: x}}",
+        "llms: {a: {kind: openia}}", "capabilities: []", "state: null\nlanguage: de",
+    ],
+)  # fmt: skip
+def test_an_editor_marks_a_wrong_configuration(text: str) -> None:
+    assert not Draft202012Validator(schema_of("config")).is_valid(read_yaml(text, "x").data)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
-from itertools import islice, pairwise
+from itertools import islice
 from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from tavern_core.contract.protocols import NamespaceResolver
@@ -26,6 +26,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model.agent_profile import AgentBudget, AgentProfile
 from tavern_core.model.capability import is_capability, known_capability
+from tavern_core.model.file_model_base import describe_fields
 from tavern_core.model.knowledge import KB
 from tavern_core.model.message_translation import Language
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, UNLISTED_TOOLS, split_id
@@ -360,6 +361,8 @@ def usable_wire_names(
 def profile_schema() -> dict[str, Any]:
     """The JSON Schema of agent_profile.json, for editors."""
     schema = AgentProfile.model_json_schema()
+    describe_fields(schema["properties"], AgentProfile)
+    describe_fields(schema["$defs"]["AgentBudget"]["properties"], AgentBudget)
     text = {"type": "string", "minLength": 1, "maxLength": _LONGEST_ID, "pattern": r"^[^*]*$"}
     properties = dict(schema["properties"])
     properties[INVENTORY] = {
@@ -376,26 +379,11 @@ def profile_schema() -> dict[str, Any]:
         "title": "agent_profile.json",
         "description": "An agent profile of tavern-core. Keys of other systems are stored and ignored.",
         "type": "object",
-        "properties": {"$schema": {"type": "string"}, **_described(properties, AgentProfile)},
-        "$defs": {
-            name: {**part, "properties": _described(part["properties"], AgentBudget)}
-            for name, part in schema["$defs"].items()
+        "properties": {
+            "$schema": {"type": "string", "description": "The address of this schema; for editors."},
+            **properties,
         },
+        "$defs": schema["$defs"],
         "required": [INVENTORY],
         "additionalProperties": True,
     }
-
-
-def _described(properties: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """`properties` with the docstrings of the fields of `model`."""
-    import ast
-    import inspect
-
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(definition, ast.ClassDef)
-    texts = {
-        field.target.id: " ".join(ast.literal_eval(text.value).split())
-        for field, text in pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)
-    }
-    return {name: {"description": texts[name], **part} if name in texts else part for name, part in properties.items()}

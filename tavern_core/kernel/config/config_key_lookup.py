@@ -36,11 +36,11 @@ def _model(has_upstreams: bool, has_llms: bool) -> type[HostConfig]:
     if has_upstreams:
         from tavern_core.model.upstream_config import Upstreams
 
-        sections["upstreams"] = (Upstreams, ...)
+        sections["upstreams"] = (Upstreams, HostConfig.model_fields["upstreams"])
     if has_llms:
         from tavern_core.model.llm_config import Llms
 
-        sections["llms"] = (Llms, ...)
+        sections["llms"] = (Llms, HostConfig.model_fields["llms"])
     return create_model("HostConfig", __base__=HostConfig, **sections) if sections else HostConfig
 
 
@@ -136,16 +136,6 @@ def flat_settings(values: Mapping[str, Any], before: str = "") -> Iterator[tuple
 def spelt(section: type[BaseModel], word: str) -> str | None:
     """The key that `word` (``TIMEOUT_MS``, ``timeoutms``) means in a section."""
     return next((key for key in section_keys(section) if fold(key) == fold(word)), None)
-
-
-def config_schema() -> dict[str, Any]:
-    """The JSON Schema of tavern.yaml, for editors."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **model_for({"upstreams", "llms"}).model_json_schema(by_alias=True),
-        "title": "tavern.yaml",
-        "description": "How one tavern-core host is set up.",
-    }
 
 
 def key_path(written: str) -> Keys:
