@@ -395,13 +395,7 @@ def shortfall(
         fix = f"add {_quoted(lacking)} to capabilities of the profile {name!r}"
         return _lack("profile", lacking, f"profile {name!r} allows no", fix)
     if lacking := missing(rights.caller, wanted):
-        permissions = sorted(set(wanted))  # a caller that is written out has exactly what is written
-        fix = f"pass CallContext(permissions={{{', '.join(map(repr, permissions))}}})"
-        if door == "cli":
-            fix = f"--permissions {','.join(permissions)}"
-        if context.principal == HOST_PRINCIPAL:
-            fix += "; without a context the host itself calls, which never has danger:*"
-        return _lack("caller", lacking, f"{context.principal} may not use", fix)
+        return _lack("caller", lacking, f"{context.principal} may not use", caller_fix(context, wanted, door))
     if context.scopes and (lacking := [c for c in sorted(wanted) if context.scopes.get(c) == ()]):
         reason = f"{context.principal} does not allow {', '.join(lacking)}: its scope is empty"
         fix = "name what it may reach in CallContext.scopes, or leave the scope out"
@@ -411,6 +405,25 @@ def shortfall(
 
 def _lack(side: str, lacking: list[str], reason: str, fix: str) -> Shortfall:
     return Shortfall(side, tuple(lacking), f"{reason} {', '.join(lacking)}", fix)
+
+
+def caller_fix(context: CallContext, wanted: Iterable[str], door: str) -> str:
+    """How a caller gets capabilities, by the entry point of its calls.
+
+    A caller that is written out has exactly what is written, so the fix names all of them.
+    """
+    if door in ("http", "mcp"):
+        names = ",".join(sorted({*context.permissions, *wanted}))
+        fix = f"use a token with more permissions: tavern tokens create {context.principal} --permissions {names}"
+        return f"{fix}; over stdio: tavern mcp --permissions {names}" if door == "mcp" else fix
+    permissions = sorted(set(wanted))
+    if door == "cli":
+        fix = f"--permissions {','.join(permissions)}"
+    else:
+        fix = f"pass CallContext(permissions={{{', '.join(map(repr, permissions))}}})"
+    if context.principal == HOST_PRINCIPAL:
+        fix += "; without a context the host itself calls, which never has danger:*"
+    return fix
 
 
 def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) -> str:

@@ -63,7 +63,7 @@ def test_a_client_lists_and_calls_with_the_rights_of_its_token_and_no_others(sho
             assert wrong.is_error and "must be string" in text(wrong)
             assert "shop__stock" not in listed  # this caller can never use it
             refused = await session.call_tool("shop__stock", {})
-            assert refused.is_error and "read:fs" in text(refused)
+            assert refused.is_error and "--permissions read:fs" in text(refused)
             if era == "legacy":
                 assert (await session.call_tool("shop__nothing", {})).is_error
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,16 @@ def test_tools_that_a_caller_can_never_use_are_left_out_on_request(
     assert ("desk:stock" in listed) is has_stock
     if not query:
         assert listed["desk:stock"]["lacks"]["missing"] == ["read:fs"] and "desk:echo" in listed
+
+
+def test_a_caller_without_a_permission_learns_which_token_has_it(desk: Served) -> None:
+    token = desk.token("agent:x", permissions=["network"])
+    listed = {each["id"]: each for each in desk.send("GET", "/api/tools", token).json()}
+    fix = listed["desk:stock"]["lacks"]["fix"]
+    assert fix == desk.call(token, "desk:stock").json()["fix"]
+    ((principal, names),) = re.findall(r": tavern tokens create (\S+) --permissions (\S+)$", fix)
+    assert names == "network,read:fs"
+    assert desk.call(desk.token(principal, permissions=names.split(",")), "desk:stock").json()["value"] == 7
 
 
 def test_a_flag_of_a_query_is_true_or_false(desk: Served) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from jsonschema import Draft202012Validator
 
 from tavern_core.errors import ERROR_CODES
 from tavern_core.server.api.openapi import document
@@ -137,8 +138,72 @@ def test_the_document_describes_every_route_with_its_variables_and_body(desk: Se
             operation = paths[route.path][route.method.lower()]
             named = {each["name"] for each in operation["parameters"]}
             assert named == {*re.findall(r"{(\w+)}", route.path), *(route.query or {})}
+            assert operation["responses"]["200"]["content"].keys() == {route.media}
             assert ("requestBody" in operation) == (route.body is not None)
             assert operation["security"] == ([] if route.is_public else [{"token": []}])
+
+
+def problems_of(method: str, path: str, answer: httpx2.Response) -> list[str]:
+    """The faults of an answer by the document."""
+    described = document(ROUTES)
+    responses = described["paths"][path][method.lower()]["responses"]
+    response = responses.get(str(answer.status_code), responses["default"])
+    media = answer.headers["content-type"].partition(";")[0]
+    if media not in response["content"]:
+        return [f"{media} is not a media type of {answer.status_code}"]
+    schema = {**response["content"][media]["schema"], "components": described["components"]}
+    data = answer.text if media == "text/plain" else answer.json()
+    return [error.message for error in Draft202012Validator(schema).iter_errors(data)]
+
+
+ONE, INVOKED = "/api/tools/{id}", "/api/tools/{id}/invoke"
+SPOKEN = "<|[REQUEST_TOOL]|>\ncommand:「始」desk:echo「末」\ntext:「始」said「末」\n<|[END_TOOL]|>"
+ANSWERS: list[tuple[str, str, str, Any]] = [
+    *((method, path, example[0], example[1]) for (method, path), example in EXAMPLES.items()),
+    ("GET", "/api/nodes", "/api/nodes", None),
+    ("GET", "/api/tools", "/api/tools?usable=true&query=text", None),
+    *(("GET", ONE, f"/api/tools/desk:echo?dialect={dialect}", None) for dialect in ("json", "openai", "mcp", "none")),
+    *(
+        ("POST", INVOKED, f"/api/tools/{tool}/invoke", {"arguments": arguments})
+        for tool, arguments in (
+            ("desk:refuse", {}), ("desk:crash", {}), ("desk:echo", {"text": 1}), ("desk:pay", {"amount": 1}),
+            ("desk:stock", {}), ("desk:none", {}),
+        )
+    ),
+    ("POST", INVOKED, "/api/tools/desk:echo/invoke", {"argument": {}}),
+    ("POST", "/api/tam", "/api/tam", {"text": SPOKEN}),
+    ("POST", "/api/tam", "/api/tam", {"text": 1}),
+    ("GET", "/api/jobs", "/api/jobs?limit=0", None),
+    ("GET", "/api/jobs", "/api/jobs?status=gone", None),
+]  # fmt: skip
+
+
+@each_row("method, path, address, body", ANSWERS)
+def test_an_answer_has_the_form_that_the_document_describes(
+    desk: Served, method: str, path: str, address: str, body: Any
+) -> None:
+    assert problems_of(method, path, desk.send(method, address, desk.token(), body)) == []
+
+
+@pytest.mark.slow
+def test_every_answer_of_a_job_has_the_form_that_the_document_describes(desk: Served) -> None:
+    token = desk.token("user:jobs")
+
+    def answer(method: str, path: str, id_: str, body: Any = None) -> Any:
+        got = desk.send(method, path.replace("{id}", id_), token, body)
+        assert problems_of(method, path, got) == []
+        return got.json()
+
+    with desk.socket(token) as messages:
+        id_ = answer("POST", INVOKED, "desk:deliver", {"arguments": {"item": "tea"}})["job"]
+        while messages.until("JOB_CHANGED")[-1]["payload"]["status"] != "input_required":
+            assert answer("GET", "/api/jobs/{id}", id_)["result"] is None
+        assert answer("GET", "/api/jobs", "")[0]["questions"]
+        assert answer("POST", "/api/jobs/{id}/answer", id_, {"value": {"count": 3}})["answered"]
+        while messages.until("JOB_CHANGED")[-1]["payload"]["status"] != "completed":
+            pass
+    assert answer("GET", "/api/jobs/{id}", id_)["result"]["value"] == "3 of tea"
+    assert answer("POST", "/api/jobs/{id}/cancel", id_) == {"jobId": id_, "cancelled": False}
 
 
 @pytest.mark.slow

@@ -10,10 +10,13 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from tavern_core.errors import ToolNotFound
+from tavern_core.kernel.catalogue.availability import ToolNeed
 from tavern_core.kernel.catalogue.descriptions import export_for_model
+from tavern_core.model.call import CallContext, caller_fix
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
+from tavern_core.server.api.calls import ENTRY_POINT
 from tavern_core.server.api.etag_cache import response_with_etag
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.request_access import tools_stamp
@@ -70,8 +73,16 @@ def _tools_json(exchange: Exchange, words: str, usable: bool) -> bytes:
     lacking = tavern.tools.lacking(found, context=context)
     if usable:
         found = tuple(spec for spec in found if spec.id not in lacking or not lacking[spec.id].is_certain)
-    lacks = {name: {"lacks": need.to_json()} for name, need in lacking.items()}
-    return _json_list({**_shown(spec), **lacks.get(spec.id, {})} for spec in found)
+    return _json_list(
+        {**_shown(spec), "lacks": _need_json(lacking[spec.id], spec, context)} if spec.id in lacking else _shown(spec)
+        for spec in found
+    )
+
+
+def _need_json(need: ToolNeed, spec: ToolSpec, context: CallContext) -> dict[str, Any]:
+    """The missing permissions of a tool; the client of a server can change its token, and not the caller in the host's code."""
+    shown = need.to_json()
+    return {**shown, "fix": caller_fix(context, spec.capabilities, ENTRY_POINT)} if need.side == "caller" else shown
 
 
 def _visible_tool(exchange: Exchange, name: str) -> ToolSpec:

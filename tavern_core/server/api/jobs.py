@@ -14,7 +14,8 @@ from tavern_core.server.api.calls import json_response
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.request_access import has_role
 
-_MOST: Final = 1_000
+MOST: Final = 1_000
+"""Jobs in one list."""
 ANSWER: Final = compile_validator(
     {
         "type": "object",
@@ -37,7 +38,7 @@ async def jobs(exchange: Exchange) -> Response:
         status=query.getlist("status"),
         tool=query.get("tool", ""),
         context=exchange.holder.context(),
-        most=exchange.number("limit", 100, _MOST),
+        most=exchange.number("limit", 100, MOST),
     )
     return json_response([job.to_json() for job in await asyncio.to_thread(list_jobs)])
 

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from starlette.responses import Response
 
 from tavern_core import __version__
+from tavern_core.server.api.answer_schemas import COMPONENTS, Schema, component
 from tavern_core.server.api.exchange import Exchange
 from tavern_core.server.api.problem import MEDIA_TYPE
 from tavern_core.server.api.route import Route
-
-_PROBLEM: Final = {
-    "type": "object",
-    "properties": {
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "code": {"type": "string", "description": "A code of the manual page errors.md."},
-        "detail": {"type": "string"},
-        "fix": {"type": ["string", "null"], "description": "How to repair it."},
-    },
-    "required": ["title", "status", "code", "detail"],
-}
 
 
 async def openapi(exchange: Exchange) -> Response:
@@ -43,32 +32,31 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Problem": _PROBLEM},
+            "schemas": dict(COMPONENTS),
         },
     }
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    variables = [(name, "path", "") for name in re.findall(r"{(\w+)}", route.path)]
-    query = [(name, "query", meaning) for name, meaning in (route.query or {}).items()]
-    problem = {"description": "an error", "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    path = [_parameter(name, "path", {"type": "string"}) for name in re.findall(r"{(\w+)}", route.path)]
+    query = [_parameter(name, "query", schema) for name, schema in (route.query or {}).items()]
+    problem = {"description": "an error", "content": {MEDIA_TYPE: {"schema": component("Problem")}}}
+    answer = {"description": route.answer, "content": {route.media: {"schema": route.schema or {"type": "string"}}}}
     operation: dict[str, Any] = {
+        "operationId": route.name,
         "summary": route.summary,
         "description": f"Needs {route.needs}.",
-        "parameters": [
-            {
-                "name": name,
-                "in": place,
-                "required": place == "path",
-                "schema": {"type": "string"},
-                "description": meaning,
-            }
-            for name, place, meaning in (*variables, *query)
-        ],
-        "responses": {"200": {"description": route.answer}, "default": problem},
+        "parameters": [*path, *query],
+        "responses": {**{str(status): answer for status in route.statuses}, "default": problem},
         "security": [] if route.is_public else [{"token": []}],
     }
     if route.body is not None:
         content = {"application/json": {"schema": route.body.schema}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
+    described = dict(schema)
+    text = described.pop("description", "")
+    return {"name": name, "in": place, "required": place == "path", "schema": described, "description": text}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Literal
 
@@ -9,6 +10,7 @@ from starlette.types import ASGIApp
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.schema.validate import Validator
+from tavern_core.server.api.answer_schemas import Schema
 from tavern_core.server.api.exchange import Exchange
 
 Method = Literal["GET", "POST", "WEBSOCKET", "ANY"]
@@ -34,11 +36,22 @@ class Route:
     """A short description of the response."""
     handler: Handler | None = None
     """None: the MCP server."""
-    query: Mapping[str, str] | None = None
-    """Parameter behind ``?`` → what it means."""
+    query: Mapping[str, Schema] | None = None
+    """Parameter behind ``?`` → its JSON Schema, with its description."""
     body: Validator | None = None
     streams: bool = False
     """Whether its answer goes on until the client leaves."""
+    schema: Schema | None = None
+    """The JSON Schema of its answer; None: a text."""
+    media: str = "application/json"
+    """The media type of its answer."""
+    statuses: tuple[int, ...] = (200,)
+    """The statuses of its answer if there is no error."""
+
+    @property
+    def name(self) -> str:
+        """Its name in clients that are made from the OpenAPI document: `get_api_jobs_id`."""
+        return "_".join([self.method.lower(), *re.findall(r"\w+", self.path)])
 
     @property
     def also(self) -> tuple[str, ...]:
