@@ -21,6 +21,15 @@ def _asked(word: str) -> Schema:
 
 
 _SINCE: Final = {"since": {"type": "string", "description": "the `id` of the last event that the client has"}}
+_MESSAGE: Final = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string"},
+        "id": {"type": "string"},
+        "data": {"type": "string", "description": "JSON: `type`, `id` and `payload`."},
+    },
+    "required": ["data"],
+}
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET", "/healthz", (PUBLIC,), "Says that the server runs.", "`ok`", health.alive, media="text/plain",
@@ -98,7 +107,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "GET", "/api/events", (ANY_TOKEN,), "Sends events as they happen, as Server-Sent Events.", "a stream of messages",
-        event_streams.sse, _SINCE, streams=True, media="text/event-stream",
+        event_streams.sse, _SINCE, streams=True, media="text/event-stream", schema=_MESSAGE,
     ),
     Route(
         "WEBSOCKET", "/ws", (ANY_TOKEN,), "Sends the same over a WebSocket.", "a message for each event",
