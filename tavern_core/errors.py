@@ -173,8 +173,8 @@ class TavernError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", findings: tuple[Finding, ...] = (), **details: Any) -> None:
         super().__init__(message)
-        self.message = message if isinstance(message, str) else _text(message)
-        self.hint = hint if isinstance(hint, str) else _text(hint)
+        self.message: str = message if isinstance(message, str) else _text(message)
+        self.hint: str = hint if isinstance(hint, str) else _text(hint)
         self.findings = findings
         self.details: dict[str, Any] = details
         if self.hint:

@@ -75,10 +75,15 @@ class Port:
     ) -> None:
         if isinstance(categories, str):
             raise UsageError(f"Port(categories=...) takes a list of names, got the string {categories!r}")
-        self.display_name, self.description, self.type = display_name, description, type
-        self.categories = tuple(categories)
-        self.multi, self.lazy, self.required = multi, lazy, required
-        self.hide_handle, self.max_connections = hide_handle, max_connections
+        self.display_name: str = display_name
+        self.description: str = description
+        self.type: str = type
+        self.categories: tuple[str, ...] = tuple(categories)
+        self.multi: bool = multi
+        self.lazy: bool = lazy
+        self.required: bool | Callable[[Mapping[str, Any]], bool] | None = required
+        self.hide_handle: bool = hide_handle
+        self.max_connections: int | None = max_connections
         properties = {"suggestions": None if suggestions is None else list(suggestions), "min": min, "max": max}
         self.config: dict[str, Any] = {key: value for key, value in properties.items() if value is not None} | config
 
@@ -92,7 +97,7 @@ class Stream(Generic[T]):
     __slots__ = ("of",)
 
     def __init__(self, of: Any = Any) -> None:
-        self.of = of
+        self.of: Any = of
 
     if TYPE_CHECKING:  # a node gets the host's own iterator
 
@@ -105,7 +110,7 @@ class Out:
     __slots__ = ("slots",)
 
     def __init__(self, **slots: Any) -> None:
-        self.slots = slots
+        self.slots: dict[str, Any] = slots
 
     def __repr__(self) -> str:
         return f"Out({', '.join(f'{key}={value!r}' for key, value in self.slots.items())})"
@@ -142,7 +147,9 @@ class MismatchedInput(Exception):
 
     def __init__(self, slot: str, why: str, hint: str = "") -> None:
         super().__init__(why)
-        self.slot, self.why, self.hint = slot, why, hint
+        self.slot: str = slot
+        self.why: str = why
+        self.hint: str = hint
 
 
 MisfitInput = MismatchedInput

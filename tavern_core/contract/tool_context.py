@@ -60,7 +60,7 @@ class ToolContext:
     __slots__ = ("_asked", "_control", "call_id")
 
     def __init__(self, call_id: str = "") -> None:
-        self.call_id = call_id
+        self.call_id: str = call_id
         """Names the call in events and in the log."""
         self._control = RUNNING.get(call_id)
         self._asked = 0

@@ -42,9 +42,11 @@ class ConfiguredLLM:
     """A language model of tavern.yaml as a `StreamingLLM`."""
 
     def __init__(self, name: str, entry: LlmConfig, folder: Path, secret: Secret, models: Models) -> None:
-        self.kind, self.model, self.context_tokens = entry.kind, entry.model or "", entry.context_tokens
-        self.price = None if entry.price is None else Price(**entry.price.model_dump())
-        self.is_local = entry.kind in _LOCAL and not entry.record
+        self.kind = entry.kind
+        self.model: str = entry.model or ""
+        self.context_tokens: int | None = entry.context_tokens
+        self.price: Price | None = None if entry.price is None else Price(**entry.price.model_dump())
+        self.is_local: bool = entry.kind in _LOCAL and not entry.record
         self._name, self._entry, self._folder, self._secret, self._models = name, entry, folder, secret, models
         self._lock = threading.Lock()
         self._made: StreamingLLM | None = None

@@ -52,11 +52,27 @@ from tavern_core.model.tool import ToolSpec
 if TYPE_CHECKING:
     from tavern_core.agents.agents import Agents
     from tavern_core.assistant.assistant import Assistant
+    from tavern_core.contract.stores import RecordStore
+    from tavern_core.flow.node_catalogue import Nodes
+    from tavern_core.flow.workflows import Workflows
     from tavern_core.host.language_models import LanguageModels
     from tavern_core.kernel.access.profiles import Profile, ProfileLike
+    from tavern_core.kernel.access.tokens import Tokens
+    from tavern_core.kernel.artifacts.artifacts import Artifacts
     from tavern_core.kernel.browser_assets import Extension
     from tavern_core.kernel.calls.native_calls import NativeOutcome
+    from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
+    from tavern_core.kernel.catalogue.limit_status import HostLimits
+    from tavern_core.kernel.catalogue.tools import Tools
     from tavern_core.kernel.grants.review import Review
+    from tavern_core.kernel.jobs.jobs import Jobs
+    from tavern_core.kernel.plugins.plugins import Plugins
+    from tavern_core.kernel.plugins.services import Services
+    from tavern_core.kernel.plugins.skill_catalogue import Skills
+    from tavern_core.kernel.settings.store import SettingsStore
+    from tavern_core.knowledge.knowledge import KnowledgeBases
+    from tavern_core.model.config import HostConfig
+    from tavern_core.observability.metrics import Metrics
     from tavern_core.upstreams.upstreams import Upstreams
 
 __all__ = ["Plugin", "Tavern"]
@@ -67,6 +83,43 @@ class Tavern:
 
     Safe to use from several threads and tasks; several hosts may live in one process.
     """
+
+    plugins: Plugins
+    """The plugins by name, with their states; grant, enable, disable and reload them."""
+    skills: Skills
+    """The skills, and which of them are trusted."""
+    tools: Tools
+    """The tools: list, search, explain and register them."""
+    settings: SettingsStore
+    """The values of the settings of plugins and tools."""
+    services: Services
+    """The services that active plugins offer."""
+    nodes: Nodes
+    """The node types: list and run them."""
+    workflows: Workflows
+    """The workflows: run, resume and change them."""
+    limits: HostLimits
+    """The limits of this host, and how much of them is used."""
+    metrics: Metrics
+    """Counts and durations of calls, for Prometheus."""
+    artifacts: Artifacts
+    """Data that was too large for an answer, and files for calls."""
+    knowledge: KnowledgeBases
+    """The knowledge bases: folders of documents to search."""
+    approvals: StoredApprovals
+    """The calls that wait for approval."""
+    jobs: Jobs
+    """The background calls."""
+    tokens: Tokens
+    """The tokens of callers in other processes."""
+    records: RecordStore
+    """The store of keys, approvals, jobs and rates."""
+    events: Events
+    """The events of this host, for subscribers."""
+    logs: AuditLog
+    """The audit log of this host."""
+    config: HostConfig
+    """The configuration of this host."""
 
     def __init__(self, host: Host, activate: Activate) -> None:
         self._host = host

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
@@ -13,7 +13,7 @@ from tavern_core.model.message_translation import Language, language_of
 class AgentBudget(BaseModel):
     """Limits for one run of an agent. None: no limit."""
 
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
     steps: Annotated[int, Field(gt=0, le=1_000_000)] = 25
     """Requests to the model."""
@@ -36,7 +36,7 @@ class AgentProfile(BaseModel):
     with them.
     """
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         defer_build=True,
         extra="allow",
         frozen=True,

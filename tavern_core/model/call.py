@@ -62,9 +62,11 @@ class Ledger:
     __slots__ = ("_count", "content_read", "drawn", "listeners")
 
     def __init__(self, drawn: int = 0, content_read: ContentRead | None = None) -> None:
-        self._count = itertools.count(drawn + 1)  # next() on it is atomic under the GIL and with free threading
-        self.drawn = drawn
-        self.content_read = ContentRead() if content_read is None else content_read
+        self._count: itertools.count[int] = itertools.count(
+            drawn + 1
+        )  # next() on it is atomic under the GIL and with free threading
+        self.drawn: int = drawn
+        self.content_read: ContentRead = ContentRead() if content_read is None else content_read
         self.listeners: tuple[Callable[[int], None], ...] = ()
         """Called with the number of each call before it is made."""
 

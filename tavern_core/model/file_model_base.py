@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 class FilePart(BaseModel):
     """A part of a file: keys are camelCase there and snake_case here, and unknown ones are refused."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
     )
 

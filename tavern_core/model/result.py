@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, ClassVar, Final, Literal, NoReturn
 
 from tavern_core.errors import CallError, Outcome, OutputInvalid, UsageError, call_error_of
 from tavern_core.frozen_dataclass import dataclass
@@ -245,12 +245,13 @@ class ToolResult(_Fields):
     ) -> None:
         # Built as the writable class and then sealed: assigning to a frozen object's slots one by one is slower.
         object.__setattr__(self, "__class__", _Fields)
-        self.ok = bool(ok)
-        self.value = value
-        self.error = error if error is None else _from_mapping(ToolError, error)
-        self._trace = trace
+        fields: _Fields = self
+        fields.ok = bool(ok)
+        fields.value = value
+        fields.error = error if error is None else _from_mapping(ToolError, error)
+        fields._trace = trace
         shown = tuple(_from_mapping(Evidence, item) for item in evidence) if evidence else ()
-        self._rest = (status or ("ok" if ok else "error"), job, tuple(content), shown, meta, raw)
+        fields._rest = (status or ("ok" if ok else "error"), job, tuple(content), shown, meta, raw)
         self.__class__ = ToolResult
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -399,7 +400,7 @@ class ToolResult(_Fields):
         mine = (self.ok, self.value, self._content, self.error, self.status, self.job)
         return mine == (other.ok, other.value, other._content, other.error, other.status, other.job)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         if self.ok:

@@ -6,7 +6,7 @@ The richer dialect is the same type: `handler`, `securityContext`, `examples`, `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictInt
 
@@ -21,7 +21,7 @@ class Implementation(FilePart):
     Extra keys are allowed, because executors of plugins have their own keys; the executor refuses unknown ones.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
     # script

@@ -6,7 +6,7 @@ Unknown keys stay in the file untouched: `Workflow` holds what the engine reads,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -52,13 +52,13 @@ _NO_MEMBERS: Final = _instead_of_null({})  # pydantic copies it
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel)
 
 
 class Retry(_Part):
     """The retries of a failed node, and their backoff."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     times: Annotated[Whole, Field(ge=0, le=100)] = 0
     """Attempts after the first."""
@@ -71,7 +71,7 @@ class Retry(_Part):
 class NodeExec(_Part):
     """``configValues.$exec``: how one node of a workflow runs."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     retry: Retry = Retry()
     timeout_ms: Annotated[Whole, Field(gt=0)] | None = None

@@ -7,7 +7,7 @@ Plain tuples, because a dense text makes one value per field; they are immutable
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.grammar import THINKING, ThoughtPatterns
@@ -162,7 +162,7 @@ class Document:
             return NotImplemented
         return self.blocks == other.blocks and self.problems == other.problems and self.prose == other.prose
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Document(blocks={len(self.blocks)}, problems={len(self.problems)})"

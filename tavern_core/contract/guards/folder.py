@@ -45,7 +45,7 @@ class Folder:
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create: bool = False) -> None:
-        self.path = Path(root)
+        self.path: Path = Path(root)
         with _errors(str(root)):
             if create:
                 self.path.mkdir(parents=True, exist_ok=True)
