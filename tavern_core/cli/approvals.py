@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tavern_core.cli import completion
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
@@ -45,7 +46,7 @@ def list_(session: CliSession, everything: bool) -> None:
 
 
 @approvals.command()
-@click.argument("approval", metavar="ID")
+@click.argument("approval", metavar="ID", shell_complete=completion.approvals)
 def show(session: CliSession, approval: str) -> None:
     """Show one request: the call with its arguments, its caller, and why it needs approval."""
     found = session.host().approvals.get(approval)
@@ -71,7 +72,7 @@ def show(session: CliSession, approval: str) -> None:
 
 
 @approvals.command()
-@click.argument("approval", metavar="ID")
+@click.argument("approval", metavar="ID", shell_complete=completion.approvals)
 @_reason
 @_remember
 def approve(session: CliSession, approval: str, reason: str, remember: str | None) -> None:
@@ -80,7 +81,7 @@ def approve(session: CliSession, approval: str, reason: str, remember: str | Non
 
 
 @approvals.command()
-@click.argument("approval", metavar="ID")
+@click.argument("approval", metavar="ID", shell_complete=completion.approvals)
 @_reason
 @_remember
 def reject(session: CliSession, approval: str, reason: str, remember: str | None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tavern_core.cli import completion
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.session import CliSession
 from tavern_core.errors import UsageError
@@ -42,7 +43,7 @@ def list_(session: CliSession, last: int) -> None:
 
 
 @artifacts.command()
-@click.argument("artifact", metavar="ID")
+@click.argument("artifact", metavar="ID", shell_complete=completion.artifacts)
 def show(session: CliSession, artifact: str) -> None:
     """Show one artifact."""
     found = session.host().artifacts.get(artifact).to_json()
@@ -50,7 +51,7 @@ def show(session: CliSession, artifact: str) -> None:
 
 
 @artifacts.command()
-@click.argument("artifact", metavar="ID")
+@click.argument("artifact", metavar="ID", shell_complete=completion.artifacts)
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; default: stdout.")
 def get(session: CliSession, artifact: str, output: Path | None) -> None:
     """Write the bytes of an artifact to stdout or a file."""
@@ -114,7 +115,7 @@ def put_file(
 
 
 @artifacts.command()
-@click.argument("artifact", metavar="ID")
+@click.argument("artifact", metavar="ID", shell_complete=completion.artifacts)
 def remove(session: CliSession, artifact: str) -> None:
     """Delete an artifact before it expires."""
     session.host().artifacts.remove(artifact)

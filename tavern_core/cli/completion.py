@@ -106,6 +106,15 @@ def _permissions(host: Tavern, ctx: click.Context) -> Iterable[str]:
     return sorted(request.permission.id for request in host.review(ctx.params["name"]).requests())
 
 
+def _config_keys(host: Tavern, _: click.Context) -> Iterable[tuple[str, str]]:
+    from tavern_core.kernel.config.config_key_lookup import leaves
+    from tavern_core.model.config import HostConfig
+
+    defaults = leaves(HostConfig().model_dump(mode="json", by_alias=True))
+    settings = ((setting.key, setting.item.label) for setting in host.describe_settings())
+    return sorted([*((".".join(path), "") for path, _ in defaults), *settings])
+
+
 def _hooks(*_: Any) -> Iterable[tuple[str, str]]:
     from tavern_core.contract.hookspecs import HOOKS
 
@@ -124,6 +133,11 @@ upstreams: Final = _known(lambda host, _: ((one.name, one.state) for one in host
 skills: Final = _known(lambda host, _: ((skill.name, skill.state) for skill in host.skills.list()))
 llms: Final = _known(lambda host, _: host.config.llms)
 runs: Final = _known(lambda host, _: ((run.run_id, run.workflow) for run in host.workflows.kept()))
+jobs: Final = _known(lambda host, _: ((job.id, f"{job.status} {job.tool}") for job in host.jobs.list()))
+approvals: Final = _known(lambda host, _: ((one.id, one.request["tool"]) for one in host.approvals.list()))
+artifacts: Final = _known(lambda host, _: ((one.id, one.name) for one in host.artifacts.list()))
+tokens: Final = _known(lambda host, _: ((token.id, token.principal) for token in host.tokens.list()))
+config_keys: Final = _known(_config_keys)
 agent_runs: Final = _known(lambda host, _: ((run.run_id, run.profile) for run in host.agents.runs()))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from tavern_core.cli import completion
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note, print_problem
 from tavern_core.cli.inputs import read_stdin
 from tavern_core.cli.lazy_groups import Group
@@ -34,7 +35,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=completion.config_keys)
 @click.option("--origin", is_flag=True, help="Show where each value comes from.")
 def show(session: CliSession, prefix: str, origin: bool) -> None:
     """Show every value whose key starts with PREFIX, secrets masked."""
@@ -50,7 +51,7 @@ def show(session: CliSession, prefix: str, origin: bool) -> None:
 
 
 @config.command()
-@click.argument("key")
+@click.argument("key", shell_complete=completion.config_keys)
 @click.option("--origin", is_flag=True, help="Show where the value comes from.")
 def get(session: CliSession, key: str, origin: bool) -> None:
     """Print one value, or a whole section as JSON; exit code 5 if there is no such key."""
@@ -63,7 +64,7 @@ def get(session: CliSession, key: str, origin: bool) -> None:
 
 
 @config.command("set", context_settings=_TEXT)
-@click.argument("key")
+@click.argument("key", shell_complete=completion.config_keys)
 @click.argument("value", required=False)
 @click.option("--user", "to_user", is_flag=True, help="Write to the user's config.yaml, not to the project's file.")
 def set_(session: CliSession, key: str, value: str | None, to_user: bool) -> None:
@@ -76,7 +77,7 @@ def set_(session: CliSession, key: str, value: str | None, to_user: bool) -> Non
 
 
 @config.command()
-@click.argument("key")
+@click.argument("key", shell_complete=completion.config_keys)
 @click.option(
     "--user", "to_user", is_flag=True, help="Remove it from the user's config.yaml, not from the project's file."
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from tavern_core.cli import completion
 from tavern_core.cli.errors import ReportedExit, exit_code_of, failed_call, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line
@@ -49,7 +50,7 @@ def list_(session: CliSession, status: tuple[str, ...], tool: str, last: int) ->
 
 
 @jobs.command()
-@click.argument("job", metavar="ID")
+@click.argument("job", metavar="ID", shell_complete=completion.jobs)
 def show(session: CliSession, job: str) -> None:
     """Show one job and its result."""
     store = session.host().jobs
@@ -78,7 +79,7 @@ def show(session: CliSession, job: str) -> None:
 
 
 @jobs.command()
-@click.argument("job", metavar="ID")
+@click.argument("job", metavar="ID", shell_complete=completion.jobs)
 def cancel(session: CliSession, job: str) -> None:
     """Cancel a job in any process."""
     asked = session.host().jobs.cancel(job)
@@ -86,7 +87,7 @@ def cancel(session: CliSession, job: str) -> None:
 
 
 @jobs.command()
-@click.argument("job", metavar="ID")
+@click.argument("job", metavar="ID", shell_complete=completion.jobs)
 @click.argument("value", metavar="VALUE")
 @click.option("--question", default="", metavar="ID", help="Which question, if there are several.")
 def answer(session: CliSession, job: str, value: str, question: str) -> None:
@@ -110,14 +111,14 @@ def answer(session: CliSession, job: str, value: str, question: str) -> None:
 
 
 @jobs.command()
-@click.argument("job", metavar="ID")
+@click.argument("job", metavar="ID", shell_complete=completion.jobs)
 def watch(session: CliSession, job: str) -> None:
     """Follow a job until it is over or asks a question; the exit code is that of its error."""
     _follow(session, job)
 
 
 @jobs.command()
-@click.argument("job", metavar="ID")
+@click.argument("job", metavar="ID", shell_complete=completion.jobs)
 def resume(session: CliSession, job: str) -> None:
     """Resume a job whose process has ended, and follow it.
 

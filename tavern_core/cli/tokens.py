@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from tavern_core.cli import completion
 from tavern_core.cli.inputs import NOT_EMPTY, POSITIVE, separated
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.session import CliSession
@@ -72,7 +73,7 @@ def list_(session: CliSession) -> None:
 
 
 @tokens.command()
-@click.argument("token", metavar="ID")
+@click.argument("token", metavar="ID", shell_complete=completion.tokens)
 def revoke(session: CliSession, token: str) -> None:
     """Revoke a token, at once and in every process."""
     session.host("none").tokens.revoke(token)

@@ -17,10 +17,12 @@ from pathlib import Path
 import click
 import pytest
 
+from tavern_core import CallContext, Tavern, tool
 from tavern_core.cli.app import app
 from tests.cli.conftest import Run
 from tests.cli.test_contract import TREE
 from tests.forked_programs import run_forked
+from tests.rows import each_row
 
 SHELLS = {
     "bash": ["--norc", "--noprofile", "-i"],
@@ -158,6 +160,48 @@ def test_every_command_that_takes_a_plugin_or_a_tool_completes_it(
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
     assert NAMES[what] in tavern().out.splitlines()
     assert not (project.parent / "bomb-trace").exists()
+
+
+@tool(requires_approval=True)
+def pay() -> str:
+    """Needs approval."""
+    return "paid"
+
+
+@pytest.fixture
+def ids(home: Path) -> dict[str, str]:
+    """What is stored in a home → its id."""
+    with Tavern.open({"plugins": {"roots": []}}, home=home) as tavern:
+        tavern.tools.register(pay)
+        token, _ = tavern.tokens.create("agent:x")
+        made = {
+            "token": token.id,
+            "artifact": tavern.artifacts.put(b"a", name="a.txt").id,
+            "job": tavern.invoke_sync("system:get_current_time", job=True).job or "",
+        }
+        waiting = tavern.invoke_sync("app:pay", context=CallContext(principal="agent:x"))
+        assert waiting.status == "input_required"
+        return made | {"approval": tavern.approvals.list()[0].id, "key": "limits.scriptTimeoutMs"}
+
+
+@each_row(
+    ("command", "what"),
+    [
+        ("jobs show", "job"), ("jobs watch", "job"), ("jobs cancel", "job"), ("jobs answer", "job"), ("jobs resume", "job"),
+        ("approvals show", "approval"), ("approvals approve", "approval"), ("approvals reject", "approval"),
+        ("artifacts show", "artifact"), ("artifacts get", "artifact"), ("artifacts remove", "artifact"),
+        ("tokens revoke", "token"),
+        ("config get", "key"), ("config set", "key"), ("config unset", "key"), ("config show", "key"),
+    ],
+)  # fmt: skip
+def test_ids_and_keys_are_completed(
+    tavern: Run, home: Path, monkeypatch: pytest.MonkeyPatch, ids: dict[str, str], command: str, what: str
+) -> None:
+    words = f"tavern --home {home} {command} {ids[what][:8]}".split(" ")
+    monkeypatch.setenv("_TAVERN_COMPLETE", "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert ids[what] in tavern().out.splitlines()
 
 
 def test_nothing_is_offered_and_nothing_said_where_the_configuration_is_broken(
