@@ -313,6 +313,8 @@ def unquoted(string: str) -> str:
 
 def _hint(error: json.JSONDecodeError) -> str:
     rest = error.doc[error.pos : error.pos + 2]
+    if error.msg.startswith("Illegal trailing comma"):  # Python 3.13 and newer
+        return f"delete the comma before {'}' if 'object' in error.msg else ']'}"
     if error.msg.startswith("Expecting property name") and rest[:1] == "}":
         return "delete the comma before }"
     if error.msg.startswith("Expecting value") and rest[:1] == "]" and error.doc[: error.pos].rstrip().endswith(","):

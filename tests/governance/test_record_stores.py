@@ -174,7 +174,8 @@ def test_a_changed_rate_counts_the_uses_before_the_change(
 @each_row("number", [3, 7, 8, 25])
 def test_the_uses_that_an_earlier_version_stored_are_counted(tmp_path: Path, number: int) -> None:
     path, key, most = tmp_path / "state.sqlite", "t:tool", 5
-    SqliteRecords(path).take("another", 1, 1.0, 0.0)
+    with contextlib.closing(SqliteRecords(path)) as earlier:
+        earlier.take("another", 1, 1.0, 0.0)
     with contextlib.closing(sqlite3.connect(path)) as db, db:  # which used the slots below the rate again and again
         rows = [(key, use % most, float(100 + use)) for use in range(number)]
         db.executemany("INSERT OR REPLACE INTO uses VALUES (?, ?, ?)", [*rows, (key, -1, float(number))])

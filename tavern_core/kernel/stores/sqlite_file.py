@@ -119,6 +119,10 @@ class SqliteFile:
                 self._db.close()
                 self._db = None
 
+    def __del__(self) -> None:
+        if self._db is not None:  # used after `close`
+            self._db.close()  # Python 3.13 warns of unclosed connections
+
 
 def refuse_copy(process: int) -> None:
     """Refuse the connection of `process` in a forked copy, which may corrupt the file. Raises UsageError (USAGE)."""

@@ -121,13 +121,13 @@ class SqliteRecords:
         on_damage: Callable[[Path, Path], None] = lambda path, aside: None,
         on_garbage: Callable[[int, Path], None] = lambda count, copy: None,
     ) -> None:
+        self._db: sqlite3.Connection | None = None
         self._path = path
         self._log = f"{path}-wal"
         self._on_damage = on_damage
         self._on_garbage = on_garbage
         self._presence = Presence(path.with_name("processes"))
         self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         """The cursor for writes; creating one for each statement costs as much as the lock."""
         self._inode = 0
@@ -239,6 +239,10 @@ class SqliteRecords:
     def close(self) -> None:
         self._forget_connection()
         self._presence.close()
+
+    def __del__(self) -> None:
+        if self._db is not None:  # used after `close`
+            self._db.close()  # Python 3.13 warns of unclosed connections
 
     def _forget_connection(self) -> None:
         with self._lock:
