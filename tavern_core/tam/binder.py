@@ -7,7 +7,7 @@ A block is bound as a whole: if it has an error, none of its calls is in the pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from tavern_core.errors import UsageError
@@ -19,7 +19,7 @@ from tavern_core.tam.document import Block, Document
 from tavern_core.tam.field_key_interpretation import commands_of
 from tavern_core.tam.machine import parse
 from tavern_core.tam.malformed_field_repair import command_hint, corrected, has_command, undelimited
-from tavern_core.tam.near_misses import CallReader, has_signs, near_misses
+from tavern_core.tam.near_misses import CallReader, fenced_blocks, has_signs, near_misses
 from tavern_core.tam.writer import render
 
 Validate: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]]
@@ -40,7 +40,8 @@ def bind(
         document: what `parse` or a `Scanner` read.
         schemas: the JSON Schema of the parameters of each tool, by id; or a function that gives it (None: no such tool).
         known: all ids, for suggestions, where `schemas` is a function.
-        destructive: says of a tool id whether the tool destroys things; such a tool refuses a value without its tail.
+        destructive: says of a tool id whether the tool destroys things; such a tool refuses a value without its tail,
+            and a block in a code fence.
         references: a whole value `{{step1.path}}` in a chain becomes a `Reference` to that step's result.
         validate: judges the arguments of a tool, given its id, instead of its schema alone. It yields each problem: a
             message, or (JSON pointer, message). It is not called for arguments with references or `$uri`s.
@@ -58,7 +59,7 @@ def bind(
             return ""
 
     reader = CallReader(lambda name: tool.id if (tool := catalogue.tool(name)) is not None else "", written)
-    calls, problems = binder.bind(document.blocks, reader)
+    calls, problems = binder.bind(document.blocks, reader, fenced_blocks(document) if destructive else ())
     return Plan(tuple(calls), (*problems, *near_misses(document, reader)))
 
 
@@ -114,26 +115,34 @@ class _Binder:
         self._validate = validate
 
     def bind(
-        self, blocks: Iterable[Block], reader: CallReader | None = None
+        self, blocks: Iterable[Block], reader: CallReader | None = None, fenced: Collection[int] = ()
     ) -> tuple[list[TamCall], list[TextProblem]]:
-        """Bind blocks; returns calls and problems. With a `reader`, near misses show how to write the call."""
+        """Bind blocks; returns calls and problems.
+
+        Args:
+            blocks: of one text.
+            reader: near misses show how to write the call.
+            fenced: the numbers of the blocks in a code fence, in which nothing destructive is called.
+        """
         calls: list[TamCall] = []
         problems: list[TextProblem] = []
         for block in blocks:
-            common = _bind_common(block, self._catalogue) if not self._references and not block.problems else None
+            is_fenced = block.number in fenced
+            is_plain = not (self._references or block.problems or is_fenced)
+            common = _bind_common(block, self._catalogue) if is_plain else None
             refused: list[str | tuple[str, str]] = []
             if common is not None:
                 refused = list(self._validate(common.tool, common.arguments))
                 if not refused:
                     calls.append(common)
                     continue
-            found, wrong = self._bind_step_by_step(block, refused, reader)
+            found, wrong = self._bind_step_by_step(block, refused, reader, is_fenced=is_fenced)
             calls += found
             problems += wrong
         return calls, problems
 
     def _bind_step_by_step(
-        self, block: Block, refused: list[str | tuple[str, str]], reader: CallReader | None
+        self, block: Block, refused: list[str | tuple[str, str]], reader: CallReader | None, *, is_fenced: bool
     ) -> tuple[list[TamCall], list[TextProblem]]:
         """Bind any block; `refused` is what the validator has already refused of it."""
         catalogue = self._catalogue
@@ -141,7 +150,9 @@ class _Binder:
         calls, problems = [], list(block.problems)
         if block.ok:
             validate = (lambda tool, arguments: refused) if refused else self._validate
-            binding = BlockBinding(block, catalogue, references=self._references, validate=validate)
+            binding = BlockBinding(
+                block, catalogue, references=self._references, validate=validate, is_fenced=is_fenced
+            )
             binding.has_mentioned({name for line in lines for name in (line.name, line.name.rstrip("0123456789"))})
             calls = binding.bind()
             problems += binding.problems

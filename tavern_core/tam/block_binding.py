@@ -36,8 +36,10 @@ class BlockBinding(FieldPlacing):
         *,
         references: bool,
         validate: Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]],
+        is_fenced: bool,
     ) -> None:
         super().__init__(block, tools)
+        self._is_fenced = is_fenced
         self._references = references
         self._validate = validate
 
@@ -49,7 +51,7 @@ class BlockBinding(FieldPlacing):
         modifiers = self._place_fields(rest)
         for modifier, field in sorted(modifiers, key=lambda pair: pair[0].kind != "common"):
             self._apply(modifier, field)
-        self._check_tails()
+        self._check_destructive()
         return [self._call(step) for _, step in sorted(self._steps.items())]
 
     def _read_commands(self) -> list[Field]:
@@ -119,14 +121,17 @@ class BlockBinding(FieldPlacing):
         hint = suggestion(near, WORDS["did_you_mean"]) or say(WORDS["use_list"])
         self._report("unknown_tool", say(WORDS["no_tool"], name=display_value(name)), hint, at=field, step=number)
 
-    def _check_tails(self) -> None:
-        """Destructive tools do not run with values whose end was guessed."""
-        tools = [step.tool.id for step in self._steps.values() if step.tool.destructive]
+    def _check_destructive(self) -> None:
+        """Destructive tools run neither with values whose end was guessed nor from a code fence, which may be a quotation."""
+        steps = [step for step in self._steps.values() if step.tool.destructive]
+        for step in steps if self._is_fenced else ():
+            message = say(WORDS["destructive_fence"], tool=step.tool.id)
+            self._report("fenced_call", message, at=step.command, step=step.number)
         for field in self._block.fields:
-            if tools and not field.closed:
+            if steps and not field.closed:
                 self._report(
                     "missing_value_end",
-                    say(WORDS["destructive_tail"], key=field.key, tool=tools[0]),
+                    say(WORDS["destructive_tail"], key=field.key, tool=steps[0].tool.id),
                     at=field,
                     severity="error",
                 )

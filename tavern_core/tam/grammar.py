@@ -180,6 +180,12 @@ OPEN_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n])", re.MULTILI
 LAST_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n]|\Z)", re.MULTILINE)
 BROKEN_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+(?:`{{1,2}}|~{{1,2}}|{_INFO})?\Z", re.MULTILINE)
 
+
+def closing_fence(sign: str) -> re.Pattern[str]:
+    """The line that closes a fence which `sign` opened: as many of its signs, or more."""
+    return re.compile(rf"^[ \t]{{0,256}}+{re.escape(sign[0])}{{{len(sign)},}}+[ \t\r]*$", re.MULTILINE)
+
+
 _COLON = rf"{SPACE}{{0,256}}+[:：]{SPACE}{{0,256}}+"
 _NOTE = r"(?:\([^()（）「」<>\r\n]{0,200}\)|（[^()（）「」<>\r\n]{0,200}）)"
 NOTES: Final = re.compile(rf"{BLANK}{{0,256}}+(?:{_NOTE}{BLANK}{{0,256}}+){{0,8}}+")

@@ -28,6 +28,7 @@ from tavern_core.tam.grammar import (
     START,
     THINKING,
     ThoughtPatterns,
+    closing_fence,
     named_thoughts,
 )
 
@@ -235,9 +236,7 @@ class Machine(FieldReader):
         return True
 
     def _read_fence(self) -> bool:
-        sign = re.escape(self._fence[0])
-        closing = re.compile(rf"^[ \t]{{0,256}}+{sign}{{{len(self._fence)},}}+[ \t\r]*$", re.MULTILINE)
-        for found in closing.finditer(self.text, self.pos):
+        for found in closing_fence(self._fence).finditer(self.text, self.pos):
             if found.end() < len(self.text) or self.no_more:
                 self.pos = found.end()
                 self.state = PROSE

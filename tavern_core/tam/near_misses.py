@@ -21,7 +21,7 @@ from tavern_core.errors import UsageError
 from tavern_core.model.message_translation import say
 from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.document import Document
-from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, ThoughtPatterns
+from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, LAST_FENCE, START, TAIL, ThoughtPatterns, closing_fence
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 from tavern_core.tam.writer import render
@@ -345,6 +345,37 @@ def _thoughts(text: str, tags: ThoughtPatterns) -> Iterator[tuple[int, int]]:
         else:
             at = len(text)
         yield begin, at
+
+
+def fenced_blocks(document: Document) -> frozenset[int]:
+    """The numbers of the blocks that stand in a Markdown code fence, closed or not."""
+    if not document.blocks or not ("```" in document.prose or "~~~" in document.prose):
+        return frozenset()
+    prose, places = _with_line_breaks(document)
+    thoughts = _Spans(_thoughts(prose, document.thoughts))
+    fences: list[tuple[int, int]] = []
+    at = 0
+    while (opening := LAST_FENCE.search(prose, at)) is not None:
+        at = opening.end()
+        if opening.start() not in thoughts:
+            closing = closing_fence(opening[1] or opening[2]).search(prose, at)
+            at = len(prose) if closing is None else closing.end()
+            fences.append((opening.start(), at))
+    fenced = _Spans(fences)
+    return frozenset(block.number for block, place in zip(document.blocks, places, strict=True) if place in fenced)
+
+
+def _with_line_breaks(document: Document) -> tuple[str, list[int]]:
+    """The prose with a line break in place of each block, and where these are: what follows a block begins a line."""
+    parts: list[str] = []
+    places: list[int] = []
+    begin = removed = 0
+    for number, block in enumerate(document.blocks):
+        place = block.start - removed
+        parts += document.prose[begin:place], "\n"
+        places.append(place + number)
+        begin, removed = place, removed + block.end - block.start
+    return "".join([*parts, document.prose[begin:]]), places
 
 
 def _first(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:

@@ -72,6 +72,7 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
         "correct_named",
         kind="INPUT_SCHEMA_INVALID",
     ),
+    "fenced_call": _row("A block in a Markdown code fence calls a destructive tool.", "leave_fence"),
     "missing_value_end": _row(
         "A value of the second dialect has no tail before the end marker; an error for destructive tools.",
         "close_second",

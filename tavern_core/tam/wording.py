@@ -32,6 +32,7 @@ WORDS: Final[Mapping[str, Row]] = {
     "use_nearest": ("Use one of the nearest ids.", "使用相近的工具 ID。"),
     "correct_named": ("Correct the named parameter.", "改正所说的参数。"),
     "close_second": ("Close the value with `«««`.", "用 `«««` 结束此值。"),
+    "leave_fence": ("Write the block outside of the code fence.", "把此块写在代码围栏之外。"),
     "use_markers": (
         "Write `<|[REQUEST_TOOL]|>` and `<|[END_TOOL]|>`.",
         "写成 `<|[REQUEST_TOOL]|>` 和 `<|[END_TOOL]|>`。",
@@ -134,6 +135,10 @@ WORDS: Final[Mapping[str, Row]] = {
     "destructive_tail": (
         "The value of {key!r} has no tail, and {tool!r} is destructive.",
         "{key!r} 的值没有结尾标记，而 {tool!r} 是破坏性操作。",
+    ),
+    "destructive_fence": (
+        "{tool!r} is destructive, and its call stands in a code fence; it was not run.",
+        "{tool!r} 是破坏性操作，而它的调用在代码围栏中；它没有执行。",
     ),
     "orphan": (
         "{key!r} belongs to step {step}, which has no command; the steps are {steps}.",

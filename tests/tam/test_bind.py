@@ -243,6 +243,41 @@ def test_destructive_tools_refuse_a_value_without_its_tail() -> None:
     ]
 
 
+WIPE = block("command:「始」file.delete「末」", "filePath:「始」/a「末」")
+CHAIN = block("command1:「始」any「末」", "command2:「始」file.delete「末」", "filePath2:「始」/a「末」")
+FENCED = [
+    ("in a fence", f"```\n{WIPE}\n```", []),
+    ("in a fence with a language", f"Now:\r\n  ~~~~tam\r\n{WIPE}\r\n~~~~\r\n", []),
+    ("in a fence that is never closed", f"```\n{WIPE}", []),
+    ("beside the signs of the fence", f"```tam {WIPE}```", []),
+    ("after a shorter line of signs", f"````\n```\n{WIPE}\n````", []),
+    ("between two signs on its line", f"```{WIPE}```", []),
+    ("as a later step", f"```\n{CHAIN}\n```", []),
+    ("the second block of a fence", f"```\n{block('command:「始」any「末」')}\n{WIPE}\n```", ["any"]),
+    ("after a fence", f"```\nlike this\n```\n{WIPE}", ["file.delete"]),
+    ("before a fence", f"{WIPE}\n```\nlike this\n```", ["file.delete"]),
+    ("between fences", f"```\na\n```\n{WIPE}\n~~~\nb\n~~~", ["file.delete"]),
+    ("after a fence in a thought", f"<think>\n```\n</think>\n{WIPE}", ["file.delete"]),
+    (
+        "after a fence in a value",
+        f"{block('command:「始」any「末」', 'x:「始」', '```', '「末」')}\n{WIPE}",
+        ["any", "file.delete"],
+    ),
+    ("after inline code", f"```not a fence``` and\n{WIPE}", ["file.delete"]),
+]
+
+
+@each_row(("text", "tools"), [row[1:] for row in FENCED], ids=[row[0] for row in FENCED])
+def test_a_destructive_call_in_a_code_fence_is_refused(text: str, tools: list[str]) -> None:
+    document = tam.parse(text)
+    found = tam.bind(document, TOOLS, destructive=lambda tool: tool == "file.delete")
+    assert [call.tool for call in found.calls] == tools
+    codes = [] if "file.delete" in tools else ["fenced_call"]
+    assert [problem.code for problem in found.errors] == codes, found.problems
+    assert all(problem.block == document.blocks[-1].number for problem in found.errors)
+    assert len(tam.bind(document, TOOLS).calls) > len(tools) or not codes
+
+
 # --- references ------------------------------------------------------------------------------------------------------
 
 

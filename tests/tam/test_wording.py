@@ -42,6 +42,7 @@ TEXTS = {
         ("t:bounds", "n:「始」3「末」\nlist:「始」[1,1]「末」"), ("t:bounds", "n:「始」3「末」\nodd:「始」x1「末」"), ("t:bounds", "n:「始」3「末」\neven:「始」3「末」"), ("t:bounds", 'n:「始」3「末」\nmap:「始」{"a": 1}「末」'),
     )],
     "missing_value_end": [BLOCK.format("command:»»»t:count«««\nn:»»»1"), BLOCK.format("command:»»»t:wipe«««\nn:»»»1")],
+    "fenced_call": ["```\n" + BLOCK.format("command:「始」t:wipe「末」\nn:「始」1「末」") + "```"],
     "nonstandard_marker": ["<| [request_tool] |>\n" + COUNT + "\n<|[END_TOOL]|>"],
     "fullwidth_punctuation": [BLOCK.format("command：「始」t:count「末」，\nn:「始」1「末」")],
     "mixed_delimiters_used": [BLOCK.format("command:>>>t:count<<<\nn:>>>1<<<")],
