@@ -69,7 +69,8 @@ def doctor(session: CliSession) -> None:
     looked = [*_about_host(session, host)]
     known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
-    reports = (*host.diagnostics, *_found(host, known), *_undeclared(known), *_resting(known), *_probed(known))
+    listed = (d for d in host.diagnostics if d.code != "WORKFLOW_INVALID")  # already part of `looked`
+    reports = (*listed, *_found(host, known), *_undeclared(known), *_resting(known), *_probed(known))
     wrong = any(s.state == "failed" for s in known) or any(d.severity == "error" and d.plugin for d in reports)
     session.out.result(
         {

@@ -142,7 +142,7 @@ class WorkflowTools:
         except TavernError as error:
             notice("WORKFLOW_INVALID", error.message, error.hint or f"tavern workflows check {id_}", "error")
             return None
-        if not facts.description:
+        if not facts.description.strip():
             text = f"workflow {id_!r} has no description: a model cannot know what it is for"
             notice("WORKFLOW_UNDESCRIBED", text, 'write "description" into its file')
         return RegistryEntry(PREFIX + id_, OWNER, _tool(id_, facts))

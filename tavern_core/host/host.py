@@ -134,7 +134,7 @@ class Host:
         """Activate plugins that must be active from the start, and register the existing workflows as tools."""
         self.isolation.sandboxes.work.sweep()
         await self.plugins.reconciler.start(activate)
-        if self.base.config.workflows.as_tools and activate != "none":
+        if self.base.config.workflows.as_tools:
             self.flow.tools.list(self.plugins.lifecycle.records["core-flows"].rank)
         if activate != "none":
             self.plugins.decisions.start()

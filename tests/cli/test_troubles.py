@@ -111,6 +111,25 @@ def test_doctor_shows_what_a_warning_sends_to_it(tavern: Run, project: Path) -> 
         assert f"warning: {len(shown)} plugins have problems: tavern plugins doctor\n" in each, (shown, each)
 
 
+def test_doctor_knows_the_tools_of_workflows(tavern: Run, project: Path) -> None:
+    (project / "workflows").mkdir()
+    for name in ("fine", "denied", "a b"):
+        (project / "workflows" / f"{name}.json").write_text('{"nodes": [], "edges": []}')
+    (project / "workflows" / "broken.json").write_text("{")
+    config = project / "tavern.yaml"
+    lists = "tools: {deny: ['workflow:denied', 'workflow:gone']}\n"
+    config.write_text((config.read_text() if config.is_file() else "") + lists)
+    report = tavern("doctor", "--json").json
+    assert [tool["id"] for tool in report["hiddenTools"]] == ["workflow:denied"]
+    found = [(d["code"], d["message"].partition(":")[0]) for d in report["diagnostics"] if d["plugin"] in ("", None)]
+    assert [code for code, _ in found].count("WORKFLOW_UNDESCRIBED") == 2, found
+    assert [d["message"] for d in report["diagnostics"] if d["code"] == "CONFIG_INVALID"] == [
+        "tavern.yaml: tools.deny[1]: no tool, plugin or alias fits 'workflow:gone'; the entry has no effect"
+    ]
+    assert {"WORKFLOW_NAME"} <= {code for code, _ in found} and "WORKFLOW_INVALID" not in {code for code, _ in found}
+    assert [row["verdict"] for row in report["host"] if row["what"] == "workflows"] == ["error"]
+
+
 def test_doctor_knows_every_extra_of_the_package(tavern: Run) -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     row = next(row for row in tavern("doctor", "--json").json["host"] if row["what"] == "extras")

@@ -125,9 +125,9 @@ def test_a_start_reads_only_the_workflow_files_that_have_changed(flows: Flows, m
 
     opened = opened_below(flows.folder, monkeypatch)
     write("one", json.dumps(echo()))
-    write("two", json.dumps(echo(description="")))
+    write("two", json.dumps(echo(description=" ")))
     write("bad", "{")
-    tools = [("workflow:one", "Echoes.", ["text"]), ("workflow:two", "", ["text"])]
+    tools = [("workflow:one", "Echoes.", ["text"]), ("workflow:two", " ", ["text"])]
     codes = ["WORKFLOW_INVALID", "WORKFLOW_UNDESCRIBED"]
     assert start() == (["bad.json", "one.json", "two.json"], tools, codes)
     assert start() == (["bad.json"], tools, codes)
