@@ -310,6 +310,7 @@ async def test_a_workflow_file_is_one_inside_of_the_plugin(flows: Flows, tmp_pat
     foo.tool("one", type="workflow", workflowId=written)
     async with foo.open() as tavern:
         result = await tavern.invoke("foo:one", {})
+        assert [found.code for found in tavern.diagnostics if "one" in found.message] == ["TOOL_FILE_INVALID"]
     assert result.error is not None
     assert result.error.kind in ("TOOL_NOT_FOUND", "UPSTREAM_ERROR")
     assert not result.ok

@@ -262,7 +262,7 @@ def _flow_tools(
 ) -> list[OfferDescription]:
     """Tools of kind `node` and `workflow` that declare no parameters: they have those of the code that they run.
 
-    If that code cannot be found, any argument is allowed, and a call reports the missing code.
+    If that code cannot be found, any argument is allowed. A diagnostic reports it now, and a call says why.
     """
     from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
 
@@ -277,10 +277,21 @@ def _flow_tools(
                 or tables.contributions.all("nodes").get(written)
             )
             found.append(OfferDescription(spec if node is None else node_tool(draft, node)))
+            if node is None:
+                _report_missing(draft, f"node type {written!r:.100}", tables)
         elif draft.kind == "workflow":
             workflow = workflow_behind(draft, record.candidate.folder)
             found.append(OfferDescription(spec if workflow is None else flow_tool(draft, workflow)))
+            if workflow is None:
+                file = str(draft.implementation.get("workflowId"))
+                _report_missing(draft, f"valid workflow file {file!r:.100}", tables)
     return found
+
+
+def _report_missing(draft: ToolSpec, what: str, tables: HostRegistries) -> None:
+    message = f"the tool {draft.id} cannot run: {draft.plugin} can use no {what}"
+    hint = f"`tavern plugins check {draft.plugin}` and a call say why"
+    tables.diagnostics.add("TOOL_FILE_INVALID", message, plugin=draft.plugin, hint=hint)
 
 
 def _read(items: Iterator[Any]) -> list[Any]:
