@@ -16,7 +16,7 @@ from tavern_core.model.text_call import TextProblem
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.field_key_interpretation import BindableTool, command_number
 from tavern_core.tam.grammar import HEAD, KEY_CHAR, TAIL
-from tavern_core.tam.near_misses import COMMAND_NAMES, CallReader, is_enclosed
+from tavern_core.tam.near_misses import COMMAND_KEYS, CallReader, is_enclosed
 from tavern_core.tam.problems import problem_of
 from tavern_core.tam.wording import WORDS
 
@@ -194,18 +194,4 @@ def command_hint(block: Block, reader: CallReader, tool: Callable[[str], Bindabl
     return say(WORDS["write_call"], block=call) if call else ""
 
 
-_OTHER_NAMES: Final = frozenset(
-    fold(name)
-    for name in (
-        *COMMAND_NAMES,
-        "tool_id",
-        "toolname",
-        "function_name",
-        "cmd",
-        "命令",
-        "指令",
-        "工具",
-        "工具名",
-        "工具名称",
-    )
-) - {"command"}
+_OTHER_NAMES: Final = frozenset({*COMMAND_KEYS, "cmd", "命令", "指令", "工具", "工具名", "工具名称"}) - {"command"}

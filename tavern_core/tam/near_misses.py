@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from tavern_core.errors import UsageError
 from tavern_core.model.message_translation import say
+from tavern_core.model.nearest import fold
 from tavern_core.model.text_call import TamCall, TextProblem
 from tavern_core.tam.document import Document
 from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, LAST_FENCE, START, TAIL, ThoughtPatterns, closing_fence
@@ -49,7 +50,8 @@ _FIELD: Final = re.compile(
 _TAG: Final = re.compile(
     r"<(?P<tag>tool_?call|function_?call|tool_use|invoke|function)\b(?P<rest>[^<>\n]{0,300})>", re.IGNORECASE
 )
-_JSON: Final = re.compile(r"^[ \t]{0,64}[\[{]", re.MULTILINE)
+_JSON: Final = re.compile(r"(?:\[TOOL_CALLS\][ \t]{0,8}|\|>[ \t]{0,8}|^[ \t]{0,64})[\[{]", re.MULTILINE)
+"""JSON at the start of a line, or after a special token of a model, such as ``<|tool_call|>``."""
 _ACTION: Final = re.compile(
     r"^[ \t]{0,64}\**Action\**[ \t]{0,8}:\**[ \t]{0,8}(?P<tool>[^\s`*]{1,256})[ \t`*]{0,8}$",
     re.MULTILINE | re.IGNORECASE,
@@ -62,7 +64,8 @@ _QUOTED: Final = re.compile(
 )
 _CODE: Final = re.compile(r"[`~]")
 _SIGNS: Final = re.compile(
-    r"「始|TOOL|tool|Tool|Action|ACTION|ＴＯＯＬ|function|invoke|^[ \t]*[\[{][ \t\r\n]*[\[{\"]", re.MULTILINE
+    r"「始|TOOL|tool|Tool|Action|ACTION|ＴＯＯＬ|function|invoke|\|>[ \t]{0,8}[\[{]|^[ \t]*[\[{][ \t\r\n]*[\[{\"]",
+    re.MULTILINE,
 )
 """Every near miss contains one of these."""
 _LINE: Final = re.compile(
@@ -71,8 +74,16 @@ _LINE: Final = re.compile(
 _PARAMETER: Final = re.compile(
     rf"<(?:parameter(?:=|[ \t]+name=)[\"']?)?({KEY_CHAR}{{1,64}})[\"']?>(.*?)</[^<>]{{1,80}}>", re.DOTALL
 )
-COMMAND_NAMES: Final = ("command", "tool_name", "tool", "name", "function", "action")
-_VALUES: Final = ("arguments", "parameters", "input", "args", "params", "action_input", "tool_input")
+_COMMAND_NAMES: Final = ("command", "tool_name", "tool_id", "tool", "function_name", "name", "function", "action")
+COMMAND_KEYS: Final = tuple(map(fold, _COMMAND_NAMES))
+"""Folded keys that other notations use in place of `command`, the more specific ones first."""
+_VALUE_KEYS: Final = tuple(
+    map(fold, ("arguments", "parameters", "input", "args", "params", "action_input", "tool_input"))
+)
+_OTHER_COMMAND: Final = re.compile(
+    rf"^([ \t]*)(?:{'|'.join(name.replace('_', '[ _]?') for name in _COMMAND_NAMES[1:])})(?=[ \t]*[:：]\s{{0,8}}「始)",
+    re.MULTILINE | re.IGNORECASE,
+)
 _BRACKETS: Final = {"「": "」", "[": "]", '"': '"', "'": "'", "`": "`", "“": "”", "<": ">", "(": ")"}
 
 
@@ -99,8 +110,12 @@ class CallReader:
 
     def of_body(self, body: str) -> NearMiss:
         """The call that the text between two markers means."""
-        for pairs in (None, dict(_pairs(body, keep_lists=True)), dict(_pairs(body, keep_lists=False))):
-            text = f"{START}\n{body.strip()}\n{END}" if pairs is None else _block(pairs)
+        as_written = f"{START}\n{body.strip()}\n{END}"
+        for text in (
+            as_written,
+            _OTHER_COMMAND.sub(r"\1command", as_written, count=1),
+            *(_block(dict(_pairs(body, keep_lists=keeps))) for keeps in (True, False)),
+        ):
             if block := self._write(text):
                 return NearMiss(self._known(_command_in(block)), block)
         if isinstance(value := _json_in(body), Mapping | list) and (reading := self._of_value(value)).tool:
@@ -143,16 +158,14 @@ class CallReader:
         for key in ("tool_calls", "tool_call", "function_call", "function"):
             if isinstance(value.get(key), list | dict):
                 return self._of_value(value[key], depth - 1)
-        name = next((value[key] for key in COMMAND_NAMES if isinstance(value.get(key), str)), "")
-        arguments = next((value[key] for key in _VALUES if key in value), None)
+        folded = {fold(key): value[key] for key in reversed(value) if isinstance(key, str)}
+        named = next((key for key in COMMAND_KEYS if isinstance(folded.get(key), str)), "")
+        arguments = next((folded[key] for key in _VALUE_KEYS if key in folded), None)
         if isinstance(arguments, str):
             arguments = _json_in(arguments)
-        return self._call(
-            name,
-            arguments
-            if isinstance(arguments, Mapping)
-            else {k: v for k, v in value.items() if k not in (*COMMAND_NAMES, *_VALUES)},
-        )
+        if not isinstance(arguments, Mapping):
+            arguments = {key: item for key, item in value.items() if fold(key) not in (named, *_VALUE_KEYS)}
+        return self._call(folded.get(named, ""), arguments)
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> NearMiss:
         tool = self._known(name.strip()) if name else ""
@@ -403,7 +416,7 @@ def _pairs(body: str, *, keep_lists: bool) -> Iterator[tuple[str, str]]:
     """Lines `key: value` without delimiters, or in other brackets; `[2]` may be a list, or a 2 in brackets."""
     for line in _LINE.finditer(body[:_LONGEST]):
         key, value = line[1], line[2]
-        if key.lower() in COMMAND_NAMES:
+        if fold(key) in COMMAND_KEYS:
             key = "command"
         while is_enclosed(value, _BRACKETS) and not (keep_lists and value[0] == "[" and key != "command"):
             value = value[1:-1].strip()
