@@ -180,7 +180,7 @@ def _bind_common(block: Block, catalogue: CallableTools) -> TamCall | None:
     arguments: dict[str, Any] = {}
     for field in fields[1:]:
         key = field[0]
-        if key in arguments:
+        if key in arguments or (key == "command" and catalogue.tool(field[1].strip()) is not None):
             return None
         if "{{" in field[1] and read_reference(field[1]) is not None:
             return None

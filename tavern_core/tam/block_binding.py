@@ -67,7 +67,7 @@ class BlockBinding(FieldPlacing):
                 names = ", ".join(field.key for _, field in numbered[:5])
                 self._report("mixed_command_forms", say(WORDS["mixed_commands"], names=names), at=single[0])
                 return []
-        commands = [(1, field) for field in single] or numbered
+        commands = self._without_parameters([(1, field) for field in single] or numbered)
         self._chain = not single
         if not commands:
             self._report("missing_command", say(WORDS["no_command"], line=self._block.line))
@@ -79,6 +79,17 @@ class BlockBinding(FieldPlacing):
             return []
         self._read_tools(commands)
         return [field for field in self._block.fields if id(field) not in command_ids]
+
+    def _without_parameters(self, commands: list[tuple[int, Field]]) -> list[tuple[int, Field]]:
+        """Leave out the parameter `command` of a tool that declares one: a later `command` of its step that names no tool."""
+        first: dict[int, Field] = {}
+        found = []
+        for number, field in commands:
+            tool = self._tools.tool(first.setdefault(number, field).value.strip())
+            is_later = field is not first[number] and tool is not None and "command" in tool.parameters.names
+            if not (is_later and self._tools.tool(field.value.strip()) is None):
+                found.append((number, field))
+        return found
 
     def _read_tools(self, commands: list[tuple[int, Field]]) -> None:
         steps: dict[int, StepBinding] = {}

@@ -278,6 +278,26 @@ def test_a_destructive_call_in_a_code_fence_is_refused(text: str, tools: list[st
     assert len(tam.bind(document, TOOLS).calls) > len(tools) or not codes
 
 
+COMMANDS = [
+    ("as it is", ["command:「始」shell「末」", "command:「始」ls「末」"], ["ls"]),
+    ("with a note", ["command:「始」shell「末」 # now", "Command:「始」ls「末」"], ["ls"]),
+    ("in the second dialect", ["command:»»»shell«««", "command:»»»ls«««"], ["ls"]),
+    ("in a chain", ["command1:「始」shell「末」", "command1:「始」ls「末」", "command_2:「始」shell「末」", "command_2:「始」df「末」"], ["ls", "df"]),
+    ("empty", ["command:「始」shell「末」", "command:「始」「末」"], [""]),
+    ("a tool", ["command:「始」shell「末」", "command:「始」shell「末」"], []),
+    ("given twice", ["command:「始」shell「末」", "command:「始」ls「末」", "command:「始」df「末」"], []),
+    ("not declared", ["command:「始」any「末」", "command:「始」ls「末」"], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("references", [False, True])
+@each_row(("lines", "values"), [row[1:] for row in COMMANDS], ids=[row[0] for row in COMMANDS])
+def test_a_second_command_is_the_parameter_of_that_name(lines: list[str], values: list[str], references: bool) -> None:
+    found = plan(*lines, references=references)
+    assert [call.arguments for call in found.calls] == [{"command": value} for value in values]
+    assert [problem.code for problem in found.errors] == ([] if values else ["duplicate_key"])
+
+
 # --- references ------------------------------------------------------------------------------------------------------
 
 
