@@ -21,6 +21,7 @@ from tavern_core.model.nearest import fold
 from tavern_core.schema.text_parameters import TextParameters
 from tavern_core.tam.document import Block
 from tavern_core.tam.expected import expected
+from tavern_core.tam.grammar import MAX_KEY
 from tavern_core.tam.wording import WORDS
 
 SHARED: Final = None
@@ -71,7 +72,7 @@ def command_number(key: str) -> int | str | None:
     >>> command_number("Command_10"), command_number("command"), command_number("commander")
     (10, 'single', None)
     """
-    name = folded(key)
+    name = folded(key) if len(key) <= MAX_KEY else ""
     if not name.startswith("command"):
         return None
     rest = name[7:]

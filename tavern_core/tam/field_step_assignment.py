@@ -37,6 +37,11 @@ MOST_STEPS_SHOWN: Final = 12
 _HINTS: Final = ("json", "base64", "text")
 
 
+def is_request_id(value: str) -> bool:
+    """Whether a trimmed text can be the `request_id` of a block."""
+    return 0 < len(value) <= _LONGEST_REQUEST_ID and value.isprintable() and value == value.strip()
+
+
 @dataclass(slots=True)
 class StepBinding:
     """A step during binding."""
@@ -207,7 +212,7 @@ class FieldPlacing:
 
     def _apply_request_id(self, field: Field) -> None:
         value = field.value.strip()
-        if not value or len(value) > _LONGEST_REQUEST_ID or not value.isprintable():
+        if not is_request_id(value):
             self._report(
                 "invalid_modifier",
                 say(WORDS["bad_request_id"], most=_LONGEST_REQUEST_ID, got=display_value(value)),

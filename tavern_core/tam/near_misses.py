@@ -158,14 +158,14 @@ class CallReader:
         for key in ("tool_calls", "tool_call", "function_call", "function"):
             if isinstance(value.get(key), list | dict):
                 return self._of_value(value[key], depth - 1)
-        folded = {fold(key): value[key] for key in reversed(value) if isinstance(key, str)}
+        folded = {fold(key): value[key] for key in reversed(value) if fold(key)}
         named = next((key for key in COMMAND_KEYS if isinstance(folded.get(key), str)), "")
         arguments = next((folded[key] for key in _VALUE_KEYS if key in folded), None)
         if isinstance(arguments, str):
             arguments = _json_in(arguments)
         if not isinstance(arguments, Mapping):
             arguments = {key: item for key, item in value.items() if fold(key) not in (named, *_VALUE_KEYS)}
-        return self._call(folded.get(named, ""), arguments)
+        return self._call(folded[named] if named else "", arguments)
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> NearMiss:
         tool = self._known(name.strip()) if name else ""
@@ -175,10 +175,13 @@ class CallReader:
             typed = render(TamCall(1, 1, tool, arguments))
         except UsageError:
             typed = ""
-        fields = {
-            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for key, value in arguments.items()
-        }
+        try:
+            fields = {
+                key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                for key, value in arguments.items()
+            }
+        except RecursionError:
+            return NearMiss(tool, "")
         return NearMiss(tool, self._write(typed) or self._write(_block({"command": tool, **fields})))
 
 

@@ -27,6 +27,7 @@ from tavern_core.schema.problem import json_type
 from tavern_core.tam.bound_call_plan import Reference, read_reference
 from tavern_core.tam.callable_tool_lookup import CallableTools, Schemas
 from tavern_core.tam.field_key_interpretation import command_number, read_modifier
+from tavern_core.tam.field_step_assignment import MOST_RETRIES, is_request_id
 from tavern_core.tam.grammar import (
     ARROW_HEAD,
     ARROW_TAIL,
@@ -61,7 +62,8 @@ def render(calls: WritableCall | Iterable[WritableCall], schemas: Schemas | None
         schemas: as for `bind`; omits type hints that a tool's schema makes unnecessary.
 
     Raises:
-        UsageError: an argument is not a JSON value, its name cannot be a key, or a modifier has the name of a parameter.
+        UsageError: an argument is not a JSON value, its name cannot be a key, a modifier has the name of a parameter, or
+            the id, the step or a modifier of a call is none that a text can give.
     """
     several: list[Any] = list(calls) if isinstance(calls, Iterable) else [calls]
     catalogue = CallableTools(schemas if schemas is not None else {}, None, None)
@@ -71,8 +73,25 @@ def render(calls: WritableCall | Iterable[WritableCall], schemas: Schemas | None
 
 
 def _as_call(call: Any) -> TamCall:
-    if isinstance(call, TamCall):
-        return call
+    made = call if isinstance(call, TamCall) else _copied(call)
+    if not isinstance(made.tool, str) or not made.tool or made.tool != made.tool.strip():
+        raise UsageError(f"{made.tool!r:.300} cannot be the id of a tool")
+    fits = {
+        "index": isinstance(made.index, int) and 0 <= made.index < 10**100,
+        "retry": made.retry is None or (isinstance(made.retry, int) and 0 <= made.retry <= MOST_RETRIES),
+        "on_error": made.on_error in ("stop", "continue"),
+        "request_id": not made.request_id
+        or (is_request_id(made.request_id) and not any(sign in made.request_id for sign in (ARROW_HEAD, ARROW_TAIL))),
+    }
+    for name, fit in fits.items():
+        if not fit:
+            raise UsageError(
+                f"{made.tool}: {name} cannot be {getattr(made, name)!r:.300}", hint="docs/tam.md lists what it can be."
+            )
+    return made
+
+
+def _copied(call: Any) -> TamCall:
     return TamCall(
         getattr(call, "index", 1) or 1,
         getattr(call, "block", 0) or 0,

@@ -113,6 +113,20 @@ def test_the_shown_call_keeps_the_lines_and_tabs_of_its_values(host: Tavern, ran
     assert ran == [written]
 
 
+@each_row("name", ["command" + "1" * 5000, "retry_" + "1" * 5000, "", "k" * 129])
+@each_row("form", ["{}", "<tool_call>{}</tool_call>", "<|[REQUEST_TOOL]|>\n{}\n<|[END_TOOL]|>"])
+def test_a_json_call_with_an_odd_name_is_reported(name: str, form: str) -> None:
+    for call in ({"name": "t", "arguments": {name: "1"}}, {"name": "t", name: {"a": 1}}):
+        found = tam.bind(tam.parse(form.replace("{}", json.dumps(call))), {"t": {"type": "object"}})
+        assert not found.calls and found.errors
+
+
+def test_a_json_call_of_any_depth_is_reported() -> None:
+    for depth in range(500, 1000, 5):
+        text = f'<|[REQUEST_TOOL]|>\n{{"name": "t", "arguments": {{"x": {"[" * depth}{"]" * depth}}}}}\n<|[END_TOOL]|>'
+        assert tam.bind(tam.parse(text), {"t": {"type": "object"}}).errors
+
+
 def test_a_near_miss_that_cannot_be_read_shows_how_a_call_is_written(host: Tavern, ran: list[str]) -> None:
     for what, text in UNREADABLE.items():
         outcome = host.run_text_sync(text)

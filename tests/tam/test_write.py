@@ -130,6 +130,27 @@ def test_what_cannot_be_written_is_named(arguments: dict[str, Any]) -> None:
         tam.render(TamCall(1, 1, "t", arguments))
 
 
+@each_row(
+    "wrong",
+    [
+        {"tool": ""},
+        {"tool": " t"},
+        {"index": -5},
+        {"retry": 101},
+        {"retry": -1},
+        {"on_error": "maybe"},
+        {"request_id": "a\nb"},
+        {"request_id": " r"},
+        {"request_id": "r" * 241},
+        {"request_id": "r««« y:»»»1"},
+    ],
+)
+def test_a_call_that_no_text_can_give_is_not_written(wrong: dict[str, Any]) -> None:
+    call = {"index": 1, "block": 1, "tool": "t", "arguments": {"x": "1"}, **wrong}
+    with pytest.raises(UsageError, match="cannot be"):
+        tam.render(TamCall(**call))
+
+
 # --- neutralise ------------------------------------------------------------------------------------------------------
 
 GUARD = "\u200b"
