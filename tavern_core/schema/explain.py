@@ -364,7 +364,7 @@ def _explain_enum(limit: Any, value: Any) -> tuple[str, str]:
     hint = did_you_mean(value, [each for each in limit if isinstance(each, str)]) if isinstance(value, str) else ""
     if not hint and isinstance(value, str) and value.strip() in limit:
         hint = say(_WORDS["blanks"])
-    return _one_of(limit), hint
+    return _one_of(limit) if limit else say(_WORDS["left_out"]), hint
 
 
 def _bounds(row: str, hint: str = "") -> Callable[[Any, Any], tuple[str, str]]:

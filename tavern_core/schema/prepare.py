@@ -170,7 +170,10 @@ def to_explain(prepared: PreparedSchema, value: Any) -> Schema:
     schema: Schema = json_copy(prepared.schema)[0]
     names: frozenset[str] | None = None
     number = 0
+    is_newer = prepared.draft != "draft-07"
     for node in nodes_of(schema):
+        if is_newer and isinstance(node.get("dependencies"), dict):
+            _write_dependencies_out(node)
         if isinstance(pattern_properties := node.get("patternProperties"), dict):
             names = _names_in(value) if names is None else names
             written = {}
@@ -194,6 +197,13 @@ def _names_in(value: Any) -> frozenset[str]:
         elif isinstance(here, list):
             waiting += here
     return frozenset(names)
+
+
+def _write_dependencies_out(node: dict[str, Any]) -> None:
+    """The validating engine reads the `dependencies` of draft 7 in later drafts, too; jsonschema does not."""
+    for name, needed in node.pop("dependencies").items():
+        keyword = "dependentRequired" if isinstance(needed, list) else "dependentSchemas"
+        node.setdefault(keyword, {}).setdefault(name, needed)
 
 
 def _write_false_out(node: dict[str, Any]) -> None:

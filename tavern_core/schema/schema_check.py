@@ -94,6 +94,11 @@ def likely_slips(schema: dict[str, Any]) -> list[SchemaProblem]:
             if near := did_you_mean(keyword, _KEYWORDS, 1):
                 message = f"the keyword {printable(keyword, 60)!r} means nothing in JSON Schema"
                 flaws.append(flaw((*path, keyword), message, near, "warning"))
+        if "dependencies" in node and draft_of(schema) != "draft-07":
+            hint = "write `dependentRequired` or `dependentSchemas`"
+            flaws.append(flaw((*path, "dependencies"), "`dependencies` is draft 7", hint, "warning"))
+        if node.get("enum") == []:
+            flaws.append(flaw((*path, "enum"), "no value fits an empty `enum`", "list its values", "warning"))
     return [*flaws, *_required_flaws(schema)][:_MOST_FINDINGS]
 
 

@@ -24,8 +24,9 @@ _FEW_NODES: Final = 500
 MAX_WORK: Final = 5_000
 """Subschemas that may apply to one value at one place, counting every path to them."""
 
+_DRAFT_7: Final = "json-schema.org/draft-07/schema"
 _DRAFTS: Final[dict[str, Draft]] = {
-    "json-schema.org/draft-07/schema": "draft-07",
+    _DRAFT_7: "draft-07",
     "json-schema.org/draft/2019-09/schema": "2019-09",
     "json-schema.org/draft/2020-12/schema": "2020-12",
 }
@@ -94,6 +95,7 @@ def house_flaws(schema: object, *, is_foreign: bool = False) -> list[SchemaProbl
 
 def _node_flaws(schema: dict[str, Any], of_patterns: Literal["error", "warning"]) -> list[SchemaProblem]:
     nodes = list(walk(schema))
+    takes_lists = draft_of(schema) != "2020-12"
     flaws: list[SchemaProblem] = []
     has_refs = False
     for path, node in nodes:
@@ -106,6 +108,9 @@ def _node_flaws(schema: dict[str, Any], of_patterns: Literal["error", "warning"]
                 else "write a list of names"
             )
             flaws.append(flaw((*path, "required"), "`required` must be a list of names", hint))
+        if isinstance(node.get("items"), list) and not takes_lists:
+            hint = f"write `prefixItems`, or add `$schema: http://{_DRAFT_7}#` at the top"
+            flaws.append(flaw((*path, "items"), "must be object or boolean; a list of `items` is draft 7", hint))
         if "pattern" in node or "patternProperties" in node:
             flaws += _pattern_flaws(path, node, of_patterns)
         if MARK in node:

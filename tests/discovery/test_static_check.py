@@ -199,6 +199,9 @@ def test_tool_files_that_are_not_read_are_warnings(places: Places, manifest: str
         ({"propertys": {}}, ["parameters.propertys: the keyword 'propertys' means nothing in JSON Schema (did you mean 'properties'?)"]),
         ({"properties": {"a": {"type": "string", "maxLenght": 3}}}, ["parameters.properties.a.maxLenght: the keyword 'maxLenght' means nothing in JSON Schema (did you mean 'maxLength'?)"]),
         ({"properties": {"names": {}}, "required": ["name"]}, ["parameters.required: 'name' is required but not declared (did you mean 'names'?)"]),
+        ({"properties": {"a": {}, "b": {}}, "dependencies": {"a": ["b"]}}, ["parameters.dependencies: `dependencies` is draft 7 (write `dependentRequired` or `dependentSchemas`)"]),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {}, "b": {}}, "dependencies": {"a": ["b"]}}, []),
+        ({"properties": {"a": {"enum": []}}}, ["parameters.properties.a.enum: no value fits an empty `enum` (list its values)"]),
         ({"properties": {"propertys": {}, "enumeration": {"x-order": 1, "example": 2, "enumNames": [], "unit": "km"}}}, []),
     ],
 )  # fmt: skip

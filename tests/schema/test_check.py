@@ -73,6 +73,7 @@ def test_a_good_schema_has_no_findings(schema: Any) -> None:
         (tool(a=5), "/properties/a", "must be object or boolean"),
         ({"type": "object", "properties": []}, "/properties", "must be object"),
         (tool(a={"items": [{}]}), "/properties/a/items", "must be object or boolean"),
+        (tool(a={"items": [{}]}), "/properties/a/items", "write `prefixItems`"),
         (tool(a={"pattern": "^(?!x)"}), "/properties/a/pattern", "look-around"),
         (tool(a={"pattern": "("}), "/properties/a/pattern", "unclosed group"),
         (tool(a={"patternProperties": {"(a)\\1": {}}}), "/properties/a/patternProperties/(a)\\1", "backreferences"),
