@@ -135,7 +135,8 @@ class Host:
         self.isolation.sandboxes.work.sweep()
         await self.plugins.reconciler.start(activate)
         if self.base.config.workflows.as_tools:
-            self.flow.tools.list(self.plugins.lifecycle.records["core-flows"].rank)
+            rank = self.plugins.lifecycle.records["core-flows"].rank
+            self.flow.tools.list(rank, now=activate != "none")
         if activate != "none":
             self.plugins.decisions.start()
 
