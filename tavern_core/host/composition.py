@@ -56,7 +56,7 @@ from tavern_core.kernel.limits.limiter_registry import LimitTable
 from tavern_core.kernel.plugins.candidate_discovery import IndexedSpecs
 from tavern_core.kernel.plugins.consent import Consent
 from tavern_core.kernel.plugins.contribution_registry import Contributions
-from tavern_core.kernel.plugins.decision_watch import DecisionFiles, DecisionWatch
+from tavern_core.kernel.plugins.decision_watch import DecisionFiles, DecisionWatch, SettingsFile
 from tavern_core.kernel.plugins.effective_scopes import EffectiveScopes
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.host_registries import HostRegistries
@@ -173,6 +173,7 @@ def _plugins(
     reconciler = Reconciler(lifecycle, sources, grants, states)
     consent = Consent(grants, lifecycle, reconciler, ReadOnlyServiceMethods(tables.services, records))
     statuses = Plugins(lifecycle, consent, reconciler, states, imports)
+    settings = SettingsFile(base.home / "settings.json", tables.settings.reload)
     return PluginManagement(
         lifecycle,
         reconciler,
@@ -180,7 +181,7 @@ def _plugins(
         statuses,
         Skills(lifecycle, consent),
         LazyContributions(lifecycle),
-        DecisionWatch(decisions, base.portal, statuses.catch_up),
+        DecisionWatch(decisions, settings, base.portal, statuses.catch_up),
     )
 
 
@@ -264,7 +265,8 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
 
     def saved(made: Any) -> None:
         base.signals.answers.emit()
-        base.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in made.changes}})
+        if not made.is_elsewhere:  # the process that saved them has recorded it
+            base.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in made.changes}})
 
     layers = SettingLayers(
         user_file(base.home / "settings.json"),

@@ -97,8 +97,8 @@ class Home:
         code = CODE + f"FOLDER = {str(self.folder)!r}\n" + WAITS + addition
         (self.folder / "plugins" / "pen" / "__init__.py").write_text(code, encoding="utf-8")
 
-    def types(self, *words: str) -> None:
-        done = programs.tavern("plugins", *words, cwd=self.folder, home=self.folder / "home")
+    def types(self, *words: str, group: str = "plugins") -> None:
+        done = programs.tavern(group, *words, cwd=self.folder, home=self.folder / "home")
         assert done.returncode == 0, done.stderr
 
     def open(self, *, locked: bool = False) -> Tavern:
@@ -397,3 +397,36 @@ def test_a_plugin_that_failed_for_want_of_a_right_that_another_process_grants_is
         home.types("grant", "ink", "secrets:pin")
         until(lambda: host.plugins["ink"].state != "failed")
         assert host.plugins.activate_sync("ink").state == "active"
+
+
+SETTINGS = """
+configOptions: [{key: extensions.pen.most, type: number, defaultValue: 1}]
+"""
+WATCHES = """
+SEEN = []
+
+@hookimpl
+def tavern_start(ctx):
+    ctx.on_config_change("most", SEEN.append)
+
+@tool(read_only=True, limits={"cacheMs": 600_000})
+def look() -> list[int]:
+    return SEEN
+"""
+
+
+def test_a_plugin_learns_of_settings_that_another_process_saves(home: Home) -> None:
+    home.write(WATCHES)
+    manifest = home.folder / "plugins" / "pen" / "plugin.yaml"
+    manifest.write_text(MANIFEST + SETTINGS, encoding="utf-8")
+    log, saved = home.folder / "home" / "audit" / "audit.jsonl", []
+    with home.open() as host:
+        host.settings.on_change("extensions.pen.most", saved.append)
+        assert looked(host) == looked(host) == "[]"
+        for most in ("2", "3"):
+            home.types("set", "extensions.pen.most", most, group="config")
+            until(lambda most=most: saved[-1:] == [int(most)])
+            until(lambda: looked(host) == str(saved))
+        host.settings.save({"extensions.pen.most": 4})
+        assert looked(host) == "[2, 3, 4]"
+    assert log.read_text("utf-8").count('"SETTINGS_CHANGED"') == 3

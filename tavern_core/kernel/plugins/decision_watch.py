@@ -1,6 +1,6 @@
-"""Applies decisions that other processes make: grants and refusals in the lock file, disabled plugins.
+"""Applies what other processes decide: grants and refusals in the lock file, disabled plugins, saved settings.
 
-A thread checks the two files twice a second, so calls do no work for this. A plugin whose rights another process
+A thread checks the files twice a second, so calls do no work for this. A plugin whose rights another process
 revoked loses them here a moment later.
 """
 
@@ -37,6 +37,28 @@ class DecisionFiles:
         return _stamp(self.grants.path), _stamp(self.states.path)
 
 
+class SettingsFile:
+    """The file of saved settings; created before it is read.
+
+    Args:
+        reload: reads it again, and calls the callbacks of plugins for what has changed.
+    """
+
+    def __init__(self, path: Path, reload: Callable[[], object]) -> None:
+        self._path = path
+        self._reload = reload
+        self._stamp = _stamp(path)
+        self._reloading: threading.Thread | None = None
+
+    def check(self) -> None:
+        """Reload the file if it has changed. A callback that takes long delays only the next reload."""
+        if (found := _stamp(self._path)) == self._stamp or (self._reloading and self._reloading.is_alive()):
+            return
+        reloading = threading.Thread(target=self._reload, name="tavern-settings", daemon=True)
+        reloading.start()
+        self._reloading, self._stamp = reloading, found
+
+
 class DecisionWatch:
     """Watches the files while a host is open.
 
@@ -45,9 +67,14 @@ class DecisionWatch:
     """
 
     def __init__(
-        self, decisions: DecisionFiles, portal: Portal, apply: Callable[[], Coroutine[Any, Any, bool]]
+        self,
+        decisions: DecisionFiles,
+        settings: SettingsFile,
+        portal: Portal,
+        apply: Callable[[], Coroutine[Any, Any, bool]],
     ) -> None:
         self._decisions = decisions
+        self._settings = settings
         self._stamps = decisions.first_stamps
         self._portal = portal
         self._apply = apply
@@ -74,6 +101,7 @@ class DecisionWatch:
         while not self._closing.wait(_LOOK_S):
             try:
                 self._check_files()
+                self._settings.check()
             except UsageError:
                 return  # the host is closed
             except RuntimeError:  # it is being closed, or no thread can be started now

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 Declaration: TypeAlias = "tuple[Iterable[SettingItem | Mapping[str, Any]], str | None]"
 """Items, and the tool that they belong to; None: the plugin itself."""
+_Changed: TypeAlias = "tuple[DeclaredSetting, Any, Any]"
+"""A setting, its last reported value, and its value now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class SavedChanges:
 
     changes: tuple[SettingChange, ...] = ()
     by: str = ""
+    is_elsewhere: bool = False
+    """Another process saved them; this one read them in the file."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -293,8 +297,9 @@ class SettingsStore:
             _raise(self._problems(changes))
             wanted = {k: v for k, v in changes.items() if not (self._is_secret(k) and v == MASK)}
             state = self._file.change(lambda stored: _changed(stored, wanted))
+            changed = self._newly_changed()  # before another thread can report them as its own
         self._report(state.findings)
-        return self._announce(by)
+        return self._announce(changed, by)
 
     def reset(self, key: str, *, by: str = "") -> SavedChanges:
         """Remove the user's value, so that the instance's or the default counts. Raises as `save`."""
@@ -317,7 +322,9 @@ class SettingsStore:
 
     def reload(self) -> SavedChanges:
         """Check whether another process changed the file, and notify subscribers."""
-        return self._announce("")
+        with self._lock:
+            changed = self._newly_changed()
+        return self._announce(changed, is_elsewhere=True)
 
     def on_change(self, key: str, callback: Callable[[Any], None], *, owner: str = "") -> Callable[[], None]:
         """Call ``callback(value)`` after each change of a setting; returns a function that ends it.
@@ -362,16 +369,20 @@ class SettingsStore:
         if key not in self._table:
             self._complete(None)
 
-    def _announce(self, by: str) -> SavedChanges:
-        """Compare with the last report, and notify in order of subscription; a failing callback affects no other."""
+    def _newly_changed(self) -> dict[str, _Changed]:
+        """What differs from the last report, which it becomes; the caller holds the lock."""
+        stored = self._layers.user().values
+        changed: dict[str, _Changed] = {}
+        for row in self._table:
+            old, new = self._last_values.get(row.key), self._layers.value(row, stored)[0]
+            if old != new or type(old) is not type(new):  # True is not 1 here
+                changed[row.key] = (row, old, new)
+                self._last_values[row.key] = new
+        return changed
+
+    def _announce(self, changed: Mapping[str, _Changed], by: str = "", *, is_elsewhere: bool = False) -> SavedChanges:
+        """Notify in order of subscription; a failing callback affects no other."""
         with self._lock:
-            stored = self._layers.user().values
-            changed: dict[str, tuple[DeclaredSetting, Any, Any]] = {}
-            for row in self._table:
-                old, new = self._last_values.get(row.key), self._layers.value(row, stored)[0]
-                if old != new or type(old) is not type(new):  # True is not 1 here
-                    changed[row.key] = (row, old, new)
-                    self._last_values[row.key] = new
             findings = self._layers.findings(self._table, self._table)
         self._report(findings)
         for watch in [watch for watch in self._watches.current if watch.key in changed]:
@@ -379,7 +390,7 @@ class SettingsStore:
                 watch.callback(self.resolved(watch.key))
             except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing
                 self._failed(watch, error)
-        saved = SavedChanges(tuple(_change(*values) for values in changed.values()), by)
+        saved = SavedChanges(tuple(_change(*values) for values in changed.values()), by, is_elsewhere)
         if saved.changes and self._on_saved is not None:
             self._on_saved(saved)
         return saved
