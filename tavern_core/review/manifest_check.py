@@ -92,6 +92,7 @@ class ManifestCheck:
         flows = [draft for draft in self._tools.drafts if draft.kind == "workflow"]
         for spec in sorted((*self._tools.specs, *flows), key=lambda each: each.name):
             yield from self._spec(spec)
+        yield from self._settings_of_tools()
         yield from self._scan.findings
         for hook in self._scan.hooks:
             yield from self._hook(hook)
@@ -160,6 +161,16 @@ class ManifestCheck:
                     message = f"example {number} of {spec.local_name!r} is refused by its own parameters: {problem_}"
                     where = self._declared_at(spec, "examples", number, "arguments", *_steps(problem_.path))
                     yield Finding(TOOL, message, "correct the example or the schema", where)
+
+    def _settings_of_tools(self) -> Iterator[Finding]:
+        """Settings of tools whose full key is also one of the plugin's own: ``extensions.text.count.most``."""
+        own = {item.key for item in self._manifest.config_options}
+        for spec in self._tools.specs:
+            for number, item in enumerate(spec.config_schema):
+                key = f"extensions.{self._manifest.name}.{spec.local_name}.{item['key']}"
+                if key in own:
+                    message = f"the setting {key!r} is declared in `configOptions`, too"
+                    yield self._flaw(spec, message, "rename one of them", "configSchema", number, "key")
 
     def _workflow(self, spec: ToolSpec, written: str) -> Iterator[Finding]:
         """Check the file of a workflow tool: it exists and is a workflow; its edges make sense, whatever its nodes."""

@@ -550,6 +550,22 @@ def test_of_two_distributions_the_first_by_name_wins_whatever_the_order(places: 
     assert "zeta-dist 1.0" in diagnostic.message
 
 
+def test_one_plugin_that_is_listed_twice_is_named_by_both_places(places: Places) -> None:
+    (places.plugins / "zlink").symlink_to(places.folder_plugin("text"))
+    places.distribution("tavern-plugin-b", "b = package_b\nb2 = package_b\n")
+    places.write("site/package_b/__init__.py", BOOBY_TRAP)
+    places.write("site/package_b/plugin.yaml", 'name: b\nversion: "1.0"\n')
+    listed, linked = (str(places.plugins / name) for name in ("text", "zlink"))
+    package = "tavern-plugin-b 1.0 (entry point {} = package_b)"
+    assert [(d.message, d.hint) for d in places.discover().diagnostics if d.code == "NAME_CONFLICT"] == [
+        (f"the plugin 'text' is found twice, as {listed} and as {linked}", "remove one of them"),
+        (
+            f"the plugin 'b' is found twice, as {package.format('b')} and as {package.format('b2')}",
+            "remove one of them",
+        ),
+    ]
+
+
 def test_names_that_read_alike_are_one_name(places: Places) -> None:
     places.folder_plugin("my-plugin")
     places.folder_plugin("myplugin")

@@ -549,6 +549,10 @@ def test_deeply_nested_source_is_answered() -> None:
         ("permissions: {services: {override: [workflowManagr]}}\n",
          "warning plugin.yaml:3:37: permissions.services.override.0: the host has no service 'workflowManagr'"
          " (did you mean 'workflowManager'?)"),
+        ("configOptions: [{key: extensions.text.say.most, type: number}]\n"
+         "tools:\n- {id: say, description: d, parameters: {type: object}, configSchema: [{key: most, type: number}],"
+         " implementation: {type: script, command: python a.py}}\n",
+         "error plugin.yaml:5:78: tools.0.configSchema.0.key: the tool 'say': the setting 'extensions.text.say.most' is declared in `configOptions`, too"),
     ],
 )  # fmt: skip
 def test_one_mistake_of_the_manifest_gives_one_finding(places: Places, manifest: str, expected: str) -> None:

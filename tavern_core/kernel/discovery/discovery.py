@@ -146,6 +146,9 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
                 )
             manifest = "plugin-manifest.json" if plugin.source == "vcp" else "plugin.yaml"
             hint = f"remove one of them, or rename it in its {manifest}"
+            if plugin.row.folder and (plugin.row.folder, plugin.row.prefix) == (winner.row.folder, winner.row.prefix):
+                message = f"the plugin {plugin.name!r} is found twice, as {_listed(winner)} and as {_listed(plugin)}"
+                hint = "remove one of them"
             if plugin.source == winner.source == "skill":
                 message = f"two skills have one name: {winner.origin} is used, {plugin.origin} is not"
                 hint = "a project's skill goes before a user's; remove one of them, or rename it"
@@ -153,6 +156,14 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
                 details["origin"] = "user" if plugin.candidate.is_trusted else "project"
             conflicts.append(Diagnostic("NAME_CONFLICT", message, winner.name, hint, details=details))
     return tuple(sorted(winners.values(), key=_name)), tuple(conflicts)
+
+
+def _listed(plugin: FoundPlugin) -> str:
+    """The place where a plugin is listed, as written there: a link is not followed."""
+    candidate = plugin.candidate
+    if candidate.distribution is None:
+        return candidate.folder
+    return f"{plugin.distribution} {plugin.distribution_version} (entry point {candidate.name} = {candidate.value})"
 
 
 def _rank(plugin: FoundPlugin) -> tuple[Any, ...]:
