@@ -14,13 +14,12 @@ from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
 from tavern_core.kernel.hooks.argument_copies import copy_json
 from tavern_core.kernel.hooks.hook_calls import HookCalls
 from tavern_core.kernel.hooks.table import HookImplementation
+from tavern_core.kernel.log.call_changes import CallChange
 from tavern_core.model.run import NodeInfo, RunInfo
 from tavern_core.model.workflow import Workflow
 from tavern_core.schema.bounded_json_copying import copied_parts
 
 _ABSENT: Final = object()
-InputChange = tuple[str, str]
-"""(plugin, its changed inputs), for the events of the run."""
 
 
 class WorkflowHookCalls:
@@ -36,22 +35,26 @@ class WorkflowHookCalls:
         values: Mapping[str, Any],
         inputs: Mapping[str, Any],
         what: str,
-    ) -> tuple[dict[str, Any], list[InputChange]]:
+    ) -> tuple[dict[str, Any], list[CallChange]]:
         """Chain hooks that may change inputs: each gets a copy of the previous result.
 
         Args:
             values: further arguments of the hook besides `inputs`.
             what: the owner of the inputs, for messages: a node and its path.
 
+        Returns:
+            The inputs, and for each plugin the values that it changed, before and after.
+
         Raises:
             PolicyDenied: one denied, failed, took too long or returned something else (POLICY_DENIED).
         """
-        current, changes = inputs if type(inputs) is dict else dict(inputs), list[InputChange]()
+        current, changes = inputs if type(inputs) is dict else dict(inputs), list[CallChange]()
         for impl in implementations:
             arguments = {**values, "inputs": copied_parts(current)}
             changed = await self._changed(impl, arguments, what, Mapping, "a mapping of inputs")
             if changed is not None and (names := _differences(current, changed)):
-                changes.append((impl.plugin, ", ".join(names)))
+                before, after = ({k: inputs[k] for k in names if k in inputs} for inputs in (current, changed))
+                changes.append(CallChange(impl.plugin, ", ".join(names), before, after))
                 current = changed
         return current, changes
 
@@ -142,8 +145,8 @@ class NodeHooks:
         changed, changes = await self._calls.change_inputs(
             self._before, {"node": info, "run": self._info}, inputs, f"node {path}"
         )
-        for plugin, what in changes:
-            run.emit("changed", path, {"plugin": plugin, "inputs": what})
+        for change in changes:
+            run.emit("changed", path, {"plugin": change.plugin, "inputs": change.changed})
         return (changed | streams if streams else changed), bool(changes)
 
     async def after(self, path: str, work: PreparedStep, outputs: Outputs) -> None:

@@ -32,8 +32,9 @@ from tavern_core.flow.run_recorder import RunRecorder
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.slot_compatibility import chosen, nesting_mismatch
-from tavern_core.kernel.calls.running_call import Frame, current
+from tavern_core.kernel.calls.running_call import Frame, RunningCall, current
 from tavern_core.kernel.calls.taint_tracking import has_read
+from tavern_core.kernel.log.call_changes import CallChange
 from tavern_core.kernel.nodes.annotation_coercion import plain
 from tavern_core.kernel.plugins.host_registries import HostRegistries
 from tavern_core.kernel.settings.result_redaction import masking, redacted_outputs
@@ -43,6 +44,9 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT, NodeSpec
 from tavern_core.model.run import RunInfo, RunResult
 from tavern_core.model.workflow import Workflow
+from tavern_core.schema.bounded_json_copying import json_or
+from tavern_core.schema.redact import compile_redactor
+from tavern_core.schema.slot_to_schema import workflow_schema
 
 if TYPE_CHECKING:
     from tavern_core.flow.patching import WorkflowPatcher
@@ -88,7 +92,7 @@ class WorkflowRunner:
         self._calls = WorkflowHookCalls(tables.calls, tables.mode)
         self.caches = caches
         self._host = rights.host
-        self._note = base.recorder.note
+        self._recorder, self._note = base.recorder, base.recorder.note
         self._tables = tables
         self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
         self._known_secrets = base.known_secrets
@@ -143,11 +147,16 @@ class WorkflowRunner:
         return context if context is not None or outer is None else outer[2]
 
     async def _seen(
-        self, inputs: dict[str, Any], log: RunEventLog, info: RunInfo, resumed: ResumedRun | None
+        self,
+        inputs: dict[str, Any],
+        log: RunEventLog,
+        info: RunInfo,
+        prepared: PreparedPlan,
+        resumed: ResumedRun | None,
     ) -> tuple[dict[str, Any], bool]:
         """The inputs as hooks have changed them, once for a run and its resumptions; and whether they did."""
         if resumed is None or resumed.hooked_inputs is None:
-            return await self._changed(inputs, log, info)
+            return await self._changed(inputs, log, info, prepared)
         return dict(resumed.hooked_inputs), resumed.stored.changed is not None
 
     def _log_of(self, run_id: str) -> RunEventLog:
@@ -177,7 +186,7 @@ class WorkflowRunner:
         log = RunEventLog() if resumed is None else self._log_of(run_id)
         info = RunInfo(run_id, compiled.workflow.id, caller.principal or "")
         inputs = {key: plain(value) for key, value in inputs.items()}
-        hooked_inputs, is_changed = await self._seen(inputs, log, info, resumed)
+        hooked_inputs, is_changed = await self._seen(inputs, log, info, compiled.prepared, resumed)
         chosen_inputs = _chosen(hooked_inputs, info, compiled.prepared)
         _check_inputs(compiled.prepared, chosen_inputs, info)
         wanted_steps(compiled.prepared, request.options.to)
@@ -279,7 +288,9 @@ class WorkflowRunner:
         depth, deadline, caller, call_id, _ = current.get() or (0, None, None, "", None)
         return depth, deadline, caller if run.context is self._host else run.context, call_id, run
 
-    async def _changed(self, inputs: Mapping[str, Any], log: RunEventLog, info: RunInfo) -> tuple[dict[str, Any], bool]:
+    async def _changed(
+        self, inputs: Mapping[str, Any], log: RunEventLog, info: RunInfo, prepared: PreparedPlan
+    ) -> tuple[dict[str, Any], bool]:
         """The inputs after the `tavern_before_workflow` hooks, and whether they changed any."""
         private_inputs, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
         if not implementations or any(
@@ -289,10 +300,26 @@ class WorkflowRunner:
         private_inputs, changes = await self._calls.change_inputs(
             implementations, {"run": info}, private_inputs, f"workflow {info.workflow or 'without a name'}"
         )
-        for plugin, what in changes:
-            log.add("changed", "", {"plugin": plugin, "inputs": what})
-            self._note(WORKFLOW_CHANGED, {"runId": info.run_id, "plugin": plugin, "inputs": what})
+        for change in changes:
+            log.add("changed", "", {"plugin": change.plugin, "inputs": change.changed})
+            self._record_change(change, info, prepared)
         return private_inputs, bool(changes)
+
+    def _record_change(self, change: CallChange, info: RunInfo, prepared: PreparedPlan) -> None:
+        """Log what a plugin changed, masked by the interface and, in the call of a tool, by its parameters."""
+        outer = current.get()
+        call = outer[4] if outer else None
+        of_interface = compile_redactor(
+            workflow_schema(prepared.plan.inputs), known_secrets=lambda: self._known_secrets.values
+        )
+        of_call = call.plan.redact if isinstance(call, RunningCall) and call.plan is not None else None
+        self._recorder.changed(
+            WORKFLOW_CHANGED,
+            {"runId": info.run_id, "workflow": info.workflow, "inputs": change.changed},
+            change._replace(before={"inputs": _as_json(change.before)}, after={"inputs": _as_json(change.after)}),
+            of_interface if of_call is None else lambda value: of_interface(of_call(value)),
+            call_id=outer[3] if outer else "",
+        )
 
     def _earlier(
         self, again: str | None, caller: CallContext, prepared: PreparedPlan, start_at: Any, resumed: ResumedRun | None
@@ -323,6 +350,11 @@ class WorkflowRunner:
         return EarlierResults(
             steps, names if resumed is None else names | resumed.anew, lost, is_same=resumed is not None
         )
+
+
+def _as_json(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs for the log; of a value that is not JSON, its type."""
+    return {key: json_or(value, f"<{type(value).__name__}>") for key, value in inputs.items()}
 
 
 def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: PreparedPlan) -> dict[str, Any]:

@@ -56,9 +56,16 @@ class Foo:
         text = f'name: foo\nversion: "1.0"\ntools: {{entry: ./tools}}\nworkflows: {{entry: flows}}\n{depends}'
         (self.folder / "plugin.yaml").write_text(text, "utf-8")
 
-    def tool(self, name: str, output: dict[str, Any] | None = None, **implementation: Any) -> None:
+    def tool(
+        self,
+        name: str,
+        output: dict[str, Any] | None = None,
+        parameters: dict[str, Any] | None = None,
+        **implementation: Any,
+    ) -> None:
         data = {"id": name, "displayName": name, "description": "", "implementation": implementation}
         data |= {} if output is None else {"output": output}
+        data |= {} if parameters is None else {"parameters": parameters}
         (self.folder / "tools" / f"{name}.tool.json").write_text(json.dumps(data), "utf-8")
 
     def flow(self, name: str, nodes: list[dict[str, Any]], edges: list[str], /, **rest: Any) -> None:
@@ -70,8 +77,10 @@ class Foo:
             json.dumps({"nodes": nodes, "edges": wires, **rest}), "utf-8"
         )
 
-    def open(self) -> Tavern:
-        return self.flows.open(Plugin(Own(), name="own"), plugins={"roots": [str(self.flows.root / "plugins")]})
+    def open(self, *others: Plugin) -> Tavern:
+        return self.flows.open(
+            Plugin(Own(), name="own"), *others, plugins={"roots": [str(self.flows.root / "plugins")]}
+        )
 
 
 IN, OUT = {"id": "i", "type": "core:GroupInput"}, {"id": "o", "type": "core:GroupOutput"}
@@ -460,3 +469,32 @@ async def test_a_default_that_does_not_fit_is_not_said_to_be_an_argument(flows: 
     assert error is not None
     assert error.message == "workflow one: the default of input 'n' takes INTEGER, got the text '4'"
     assert (error.fix, given.value) == ("give n, or correct interfaceInputs", 4)
+
+
+async def test_the_log_says_which_plugin_changed_which_inputs_of_a_run_and_shows_no_secret(flows: Flows) -> None:
+    class Hook:
+        @hookimpl
+        def tavern_before_workflow(self, inputs: dict[str, Any]) -> dict[str, Any]:
+            return {**inputs, "text": "bye", "pin": "new-pin-77", "raw": b"xyz"}
+
+    interface = {key: {"dataFlowType": "STRING", "required": True} for key in ("text", "pin")}
+    interface |= {"raw": {"dataFlowType": "BINARY", "required": True}}
+    text = {"type": "string"}
+    foo = Foo(flows)
+    foo.flow("one", [IN, OUT], ["i.text>o.text"], interfaceInputs=interface,
+             interfaceOutputs={"text": {"dataFlowType": "STRING"}}, description="d")  # fmt: skip
+    foo.tool("go", type="workflow", workflowId="flows/one.json", parameters={
+        "type": "object", "properties": {"text": text, "raw": text, "pin": {"type": "string", "format": "password"}},
+    })  # fmt: skip
+    async with foo.open(Plugin(Hook(), name="hook")) as tavern:
+        called = await tavern.invoke("foo:go", {"text": "hi", "pin": "old-pin-55", "raw": "YWJj"})
+        story = tavern.logs.explain(called.call_id)
+        [changed] = tavern.logs.records("WORKFLOW_CHANGED")
+    assert called.value == "bye", called.error
+    assert (changed.plugin, changed.data["changedBy"]) == ("hook", [{"plugin": "hook", "changed": "pin, raw, text"}])
+    assert story is not None
+    assert [(row["path"], row.get("before"), row["after"]) for row in story.diff] == [
+        ("/inputs/pin", "***", "***"),
+        ("/inputs/raw", "YWJj", "<bytes>"),
+        ("/inputs/text", "hi", "bye"),
+    ]

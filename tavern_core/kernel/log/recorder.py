@@ -252,6 +252,14 @@ class Recorder:
         self.emit(event)
         return event
 
+    def changed(
+        self, type_: str, data: Mapping[str, Any], change: CallChange, redact: Redactor, *, call_id: str = ""
+    ) -> None:
+        """Record what a plugin changed outside of the arguments and the result of a call."""
+        noted = dict(data)
+        self._add_changes(noted, [change], redact)
+        self.note(type_, noted, plugin=change.plugin, call_id=call_id)
+
     def demanded(self, type_: str, data: Mapping[str, Any], plugin: str) -> bool:
         """Record any other event that `audit.required` covers; False if it must be in the log and is not."""
         return self.emit(Event(type_, time.time(), data, plugin=plugin)) or not self._required
