@@ -214,6 +214,16 @@ def test_a_file_is_edited_as_a_person_would(before: str, path: tuple[str, ...], 
     assert with_value(before, path, value) == after
 
 
+def test_a_file_keeps_its_line_ends(tavern: Run, project: Path) -> None:
+    file = project / "tavern.yaml"
+    file.write_bytes("# 限制\r\nlimits:\r\n  depth: 3\r\n".encode())
+    assert tavern("config", "set", "limits.threads", "4").code == 0
+    assert tavern("config", "set", "tools.groups.a", "[b]").code == 0
+    assert file.read_bytes().decode() == (
+        "# 限制\r\nlimits:\r\n  depth: 3\r\n  threads: 4\r\ntools:\r\n  groups:\r\n    a: [b]\r\n"
+    )
+
+
 @each_row(
     ("before", "path", "after"),
     [

@@ -32,6 +32,7 @@ from tavern_core.model.safe_printing import shortened
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_/-])?\Z")
 _NOT_PLAIN: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _STEP: Final = "  "
+_BARE_NEWLINE: Final = re.compile(r"(?<!\r)\n")
 
 
 def set_value(file: Path, path: Keys, value: Any) -> None:
@@ -108,6 +109,8 @@ def _change(file: Path, edit: Any) -> None:
         text = read_text(real, LARGEST_FILE) or ""
         edited = edit(text)
         if edited != text:
+            if "\r\n" in text and not _BARE_NEWLINE.search(text):
+                edited = _BARE_NEWLINE.sub("\r\n", edited)
             write_atomic(real, edited, kept_mode(real))
 
 
