@@ -566,6 +566,12 @@ def test_one_plugin_that_is_listed_twice_is_named_by_both_places(places: Places)
     ]
 
 
+def test_a_root_that_is_named_twice_counts_once(places: Places) -> None:
+    places.folder_plugin("text")
+    found = places.discover(roots=[places.plugins, places.root / "." / "plugins"])
+    assert (names(found), found.diagnostics) == (["text"], ())
+
+
 def test_names_that_read_alike_are_one_name(places: Places) -> None:
     places.folder_plugin("my-plugin")
     places.folder_plugin("myplugin")

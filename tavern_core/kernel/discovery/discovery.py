@@ -102,7 +102,7 @@ def discover(
 
     Args:
         roots: folders that hold ``<name>/plugin.yaml`` (a `PluginRoot` may say: in another format); the project's own first. A missing
-            one is fine.
+            one is fine, and so is one that is named twice.
         entry_points: look for the entry-point group `tavern.plugins`.
         index_file: where the index is stored (the name gets a suffix per environment); None: no index.
         sys_path: where to look for distributions; None: this interpreter's own path and finders.
@@ -110,7 +110,7 @@ def discover(
     Returns:
         The discovered plugins. Never raises because of the content of a plugin.
     """
-    folders = [root if isinstance(root, PluginRoot) else PluginRoot(root) for root in roots]
+    folders = list(dict.fromkeys(root if isinstance(root, PluginRoot) else PluginRoot(root) for root in roots))
     paths = _paths(sys.path if sys_path is None else sys_path, expand=sys_path is not None) if entry_points else []
     index = DiscoveryIndex(index_file, paths, [f"{root.source} {root.is_trusted:d} {root.path}" for root in folders])
     looking = _DiscoveryRun(index, paths, is_own_path=sys_path is None)
