@@ -152,6 +152,10 @@ class ManifestCheck:
                 yield self._flaw(spec, flaw.message, flaw.hint, key, *_steps(flaw.path), severity="warning")
         if spec.kind == "script":
             yield from self._script(spec)
+        if spec.kind in ("script", "service") and spec.limits.cache_ms and not spec.read_only:
+            hint = "if the tool changes nothing, write `securityContext: {readOnly: true}`; else delete cacheMs"
+            message = "`cacheMs` has no effect, because the tool is not read-only"
+            yield self._flaw(spec, message, hint, "limits", "cacheMs", severity="warning")
         if workflow := spec.implementation.get("workflowId"):
             yield from self._workflow(spec, str(workflow))
         if spec.examples:

@@ -553,6 +553,9 @@ def test_deeply_nested_source_is_answered() -> None:
          "tools:\n- {id: say, description: d, parameters: {type: object}, configSchema: [{key: most, type: number}],"
          " implementation: {type: script, command: python a.py}}\n",
          "error plugin.yaml:5:78: tools.0.configSchema.0.key: the tool 'say': the setting 'extensions.text.say.most' is declared in `configOptions`, too"),
+        ("tools:\n- {id: say, description: d, parameters: {type: object}, limits: {cacheMs: 9, retries: 1},"
+         " implementation: {type: script, command: python a.py}}\n",
+         "warning plugin.yaml:4:75: tools.0.limits.cacheMs: the tool 'say': `cacheMs` has no effect,"),
     ],
 )  # fmt: skip
 def test_one_mistake_of_the_manifest_gives_one_finding(places: Places, manifest: str, expected: str) -> None:
