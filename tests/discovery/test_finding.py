@@ -550,6 +550,16 @@ def test_of_two_distributions_the_first_by_name_wins_whatever_the_order(places: 
     assert "zeta-dist 1.0" in diagnostic.message
 
 
+def test_a_missing_entry_of_nodes_is_reported_until_it_is_there(places: Places) -> None:
+    folder = places.folder_plugin("text", "nodes: {entry: src/nodes}\n", files={"src/a.txt": ""})
+    index = places.root / "index.json"
+    for _ in range(2):
+        [finding] = only(places.discover(index_file=index)).findings
+        assert (finding.severity, finding.message) == ("warning", "there is no 'src/nodes' in the plugin's folder")
+    (folder / "src" / "nodes").mkdir()
+    assert only(places.discover(index_file=index)).findings == ()
+
+
 def test_one_plugin_that_is_listed_twice_is_named_by_both_places(places: Places) -> None:
     (places.plugins / "zlink").symlink_to(places.folder_plugin("text"))
     places.distribution("tavern-plugin-b", "b = package_b\nb2 = package_b\n")

@@ -60,6 +60,11 @@ def read_plugin(candidate: PluginLocation, folder: str, prefix: str, now: int) -
     if manifest.skills is not None and not prefix:
         _watch(row, now, f"/{manifest.skills.entry}")
     findings = (*reading.findings, *_name_findings(candidate, manifest, reading))
+    if isinstance(manifest.nodes, Entry) and (problem := files.problem(manifest.nodes.entry)):
+        where = reading.document.locate(("nodes", "entry"))
+        findings += (Finding(CODE, problem, "create it, or correct the path", where, "warning"),)
+        if not prefix:
+            _watch(row, now, f"/{manifest.nodes.entry}")
     tools = read_declared_tools(manifest, reading.document, files)
     return _filled(row, facts_of(manifest), manifest, findings, tools, now)
 
