@@ -315,7 +315,7 @@ class WorkflowRunner:
         of_call = call.plan.redact if isinstance(call, RunningCall) and call.plan is not None else None
         self._recorder.changed(
             WORKFLOW_CHANGED,
-            {"runId": info.run_id, "workflow": info.workflow, "inputs": change.changed},
+            {"runId": info.run_id, "workflow": info.workflow, "plugin": change.plugin, "inputs": change.changed},
             change._replace(before={"inputs": _as_json(change.before)}, after={"inputs": _as_json(change.after)}),
             of_interface if of_call is None else lambda value: of_interface(of_call(value)),
             call_id=outer[3] if outer else "",
