@@ -197,7 +197,7 @@ def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapp
         messages = validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
         for text in [messages] if isinstance(messages, str) else list(messages):
             yield FlowProblem("BAD_VALUE", f"{node.id!r} ({spec.type}): {text}", node.id)
-    except Exception as error:  # noqa: BLE001 - any error of a plugin
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a plugin
         yield FlowProblem("BAD_VALUE", f"{node.id!r}: validate of {spec.type} failed with {error!r}", node.id)
 
 
@@ -215,7 +215,7 @@ def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[FlowPr
         upgrade = method_without_run(code.cls, "upgrade")
         changed = document if upgrade is None else dict(upgrade(document, node.type_version or 1))
         return WorkflowNode.model_validate({**changed, "id": node.id, "type": node.type, "typeVersion": spec.version})
-    except Exception as error:  # noqa: BLE001 - any error of a plugin
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a plugin
         text = f"{node.id!r} was written for version {node.type_version} of {spec.type}, and its upgrade failed with {error!r}"
         problems.append(FlowProblem("BAD_CONFIG", text, node.id, hint="report it to the plugin's author"))
         return node

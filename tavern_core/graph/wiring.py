@@ -182,7 +182,7 @@ class Wiring:
     def _is_required(self, placed: ResolvedNode, slot: Slot) -> bool:
         try:
             return slot.is_required(placed.config)
-        except Exception as error:  # noqa: BLE001 - any error of a plugin's function
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a plugin's function
             text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required is unknown: it failed with {error!r}"
             self._report.add(
                 FlowProblem(

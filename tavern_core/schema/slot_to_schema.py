@@ -36,7 +36,7 @@ def node_schema(inputs: Mapping[str, Slot], config: Mapping[str, Any] | None = N
 def _is_required(slot: Slot, config: Mapping[str, Any]) -> bool:
     try:
         return slot.is_required(config)
-    except Exception:  # noqa: BLE001 - a function of a plugin, called with a configuration that it does not know
+    except (Exception, SystemExit):  # noqa: BLE001 - a function of a plugin, called with a configuration that it does not know
         return False
 
 

@@ -266,14 +266,15 @@ async def test_an_error_port_gives_the_error_to_the_connected_nodes() -> None:
     assert result.outputs["m"]["value"]["message"] == "ValueError: no 0"
 
 
-async def test_a_node_is_tried_again_as_often_as_its_file_says() -> None:
+@pytest.mark.parametrize("error", [ConnectionError("not yet"), SystemExit(3)], ids=repr)
+async def test_a_node_is_tried_again_as_often_as_its_file_says(error: BaseException) -> None:
     tries: list[int] = []
 
     @node("t:Shaky")
     async def shaky() -> Out(y=int):
         tries.append(1)
         if len(tries) < 3:
-            raise ConnectionError("not yet")
+            raise error
         return len(tries)
 
     run = made(flow({"s": {"type": "t:Shaky", "exec": {"retry": {"times": 4, "delayMs": 1}}}}), [*ALL, shaky])

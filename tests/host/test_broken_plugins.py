@@ -84,7 +84,7 @@ CODE: dict[str, tuple[str, str, str]] = {
         "@hookimpl\nasync def tavern_start(): raise KeyboardInterrupt", "ACTIVATION_FAILED", "KeyboardInterrupt"),
     "a register that raises": (
         "@hookimpl\ndef tavern_register_tools():\n    raise KeyError('no')", "ACTIVATION_FAILED", "KeyError"),
-    "a register that exits": ("@hookimpl\ndef tavern_register_tools():\n    raise SystemExit", "ACTIVATION_FAILED", "SystemExit"),
+    "a register that exits": ("@hookimpl\ndef tavern_register_tools():\n    raise SystemExit", "ACTIVATION_FAILED", "__init__.py:20: RuntimeError: tavern_register_tools raised SystemExit"),
     "a generator that breaks half-way": (
         "def half():\n    yield hello\n    raise ValueError('half')\n"
         "@hookimpl\ndef tavern_register_tools():\n    return half()", "ACTIVATION_FAILED", "half"),

@@ -7,6 +7,7 @@ import datetime
 import enum
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
@@ -252,6 +253,36 @@ class Unmade(AsMethods):
 
     def __init__(self) -> None:
         raise RuntimeError("no graphics card")
+
+
+class Leaves(Old):
+    type = "demo:Leaves"
+
+    @classmethod
+    def upgrade(cls, node: Mapping[str, Any], version: int) -> Mapping[str, Any]:
+        sys.exit(3)
+
+    @classmethod
+    def validate(cls, inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+        sys.exit("no graphics card")
+
+    async def run(
+        self, number: int = 0, more: Annotated[int | None, Port(required=lambda config: sys.exit())] = None
+    ) -> Out(y=int):
+        return number
+
+
+def test_a_definition_that_calls_sys_exit_is_a_problem_of_its_node(tmp_path: Path) -> None:
+    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[bringing(Leaves)], home=tmp_path) as tavern:
+        problems = tavern.workflows.check({"nodes": [{"id": "a", "type": "demo:Leaves", "typeVersion": 1}]})
+        assert [(p.code, p.node) for p in problems] == [("BAD_CONFIG", "a"), ("BAD_VALUE", "a"), ("BAD_CONFIG", "a")]
+        found = (
+            "its upgrade failed with SystemExit(3)",
+            "failed with SystemExit('no graphics card')",
+            "failed with SystemExit()",
+        )
+        assert all(text in p.message for p, text in zip(problems, found, strict=True))
+        assert "Leaves" in {entry["type"] for entry in tavern.nodes.catalogue()}
 
 
 def test_validate_and_upgrade_may_be_methods_of_any_kind(tmp_path: Path) -> None:

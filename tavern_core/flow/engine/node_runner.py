@@ -109,7 +109,7 @@ async def run_with_retries(
         attempt += 1
         try:
             return await once(attempt)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             asked_ms = getattr(error, "retry_after_ms", None) or 0
             is_last = attempt > times or asked_ms >= LONGEST_WAIT_S * 1000
             if is_last or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work, scope):
@@ -135,7 +135,7 @@ def _has_effects(plan: FlowPlan) -> bool:
     return False
 
 
-def _is_harmless_again(error: Exception, work: PreparedStep, scope: SchedulerPart) -> bool:
+def _is_harmless_again(error: Exception | SystemExit, work: PreparedStep, scope: SchedulerPart) -> bool:
     """Whether a retry does no harm; the rule of calls (`kernel/calls/retry_rules.py`).
 
     A node without effects changes nothing. The error of a call states its own outcome.

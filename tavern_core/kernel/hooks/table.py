@@ -171,7 +171,7 @@ class HookTable:
     def _wants(self, impl: HookImplementation, when: Callable[[ToolSpec], bool], tool: ToolSpec) -> bool:
         try:
             return bool(when(copy_for_plugin(tool)))
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
             text = f"`when` of {impl.hook.name} failed with {printed(error)}; the hook is called for every tool"
             self._diagnostics.add("HOOK_FAILED", text, plugin=impl.plugin, hint=f"see {impl.where}", severity="error")
             return True

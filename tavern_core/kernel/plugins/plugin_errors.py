@@ -27,7 +27,10 @@ def as_activation_error(error: BaseException, candidate: PluginCandidate) -> Plu
 
 
 def place_in_plugin(error: BaseException, folder: Path | None) -> str:
-    """``file:line`` of the innermost frame that belongs to the plugin, else of the innermost frame."""
+    """``file:line`` of the innermost frame that belongs to the plugin, else of the innermost frame that is not ours.
+
+    A `SystemExit` of a hook arrives as a RuntimeError; its cause has the frames.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno or 0}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -38,7 +41,7 @@ def place_in_plugin(error: BaseException, folder: Path | None) -> str:
     for found in (plugin_frames, foreign):
         if found:
             return f"{found[-1].filename}:{found[-1].lineno}"
-    return ""
+    return "" if error.__cause__ is None else place_in_plugin(error.__cause__, folder)
 
 
 def _hint(error: BaseException, candidate: PluginCandidate) -> str:
