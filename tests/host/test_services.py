@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -315,6 +317,7 @@ def test_a_plugin_gets_changes_until_it_is_stopped(opened: Opened) -> None:
     told_of: list[Any] = []
     thing.ctx.on_config_change("size", told_of.append)
     thing.ctx.on_config_change("size", lambda value: 1 / 0)
+    thing.ctx.on_config_change("size", lambda value: sys.exit(3))
     host.settings.save({"extensions.user.size": 7})
     with pytest.raises(SettingsInvalid):
         host.settings.save({"extensions.user.size": "big"})
@@ -332,6 +335,72 @@ def test_settings_can_be_seen_and_saved_before_the_plugin_is_imported(workshop: 
     host.settings.save({"extensions.one.size": 4})
     assert host.settings.get("extensions.one.size") == 4
     assert workshop.notes() == []
+
+
+STAGES = """
+at("import")
+@hookimpl
+def tavern_register_settings():
+    at("register")
+    return [{"key": "extensions.one.coded", "type": "string"}]
+@hookimpl
+def tavern_start(ctx):
+    at("start")
+    KEPT.append((ctx.get_config("size"), ctx.get_config("coded")))
+@hookimpl
+def tavern_stop():
+    at("stop")
+@tool
+def hello() -> list: return list(KEPT[-1])
+@hookimpl
+def tavern_register_tools(): return [hello]
+"""
+
+
+@pytest.mark.parametrize("stage", ["stop", "import", "register", "start"])
+def test_settings_can_be_saved_while_their_plugin_is_reloaded(workshop: Workshop, stage: str) -> None:
+    """By a caller on a thread of its own, as the page of settings of a running server is."""
+    head = 'import __main__\nKEPT = []\ndef at(stage): getattr(__main__, "at_stage", lambda stage: None)(stage)\n'
+    own = "settings: true\nstart: true\nconfigOptions: [{key: extensions.one.size, type: number, defaultValue: 1}]"
+    workshop.folder("one", head + STAGES, f"{HELLO}\n{own}")
+    host = workshop.open(activate="all")
+    sizes = iter(range(2, 9))
+    seen: list[Any] = []
+
+    def save() -> None:
+        size = next(sizes)
+        host.settings.save({"extensions.one.size": size, "extensions.one.coded": f"text {size}"})
+        seen.append((host.settings.get("extensions.one.size"), host.settings.get("extensions.one.coded")))
+
+    def at_stage(at: str) -> None:
+        if at == stage:
+            saving = threading.Thread(target=save)
+            saving.start()
+            saving.join()
+
+    main = sys.modules["__main__"]
+    main.at_stage = at_stage  # type: ignore[attr-defined]
+    try:
+        host.plugins.reload_sync("one")
+    finally:
+        del main.at_stage  # type: ignore[attr-defined]
+    assert seen == [(2, "text 2")]
+    assert host.invoke_sync("one:hello").value == [2, "text 2"]
+    assert [row.key for row in host.settings.describe("one")] == ["extensions.one.size", "extensions.one.coded"]
+
+
+def test_a_setting_that_the_new_version_of_a_plugin_lacks_is_gone_after_its_reload(workshop: Workshop) -> None:
+    option = "{{key: extensions.one.{}, type: number, defaultValue: 1}}"
+    manifest = f"{HELLO}\nconfigOptions: [{option.format('size')}, {option.format('old')}]"
+    folder = workshop.folder("one", TOOL, manifest)
+    host = workshop.open(activate="all")
+    host.settings.save({"extensions.one.old": 3})
+    text = (folder / "plugin.yaml").read_text("utf-8")
+    (folder / "plugin.yaml").write_text(text.replace(option.format("old"), option.format("new")), "utf-8")
+    host.plugins.reload_sync("one")
+    assert host.settings.keys() == ["extensions.one.size", "extensions.one.new"]
+    with pytest.raises(SettingsInvalid, match="there is no such setting"):
+        host.settings.get("extensions.one.old")
 
 
 # Secrets -----------------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ async def run_with_retries(
             is_last = attempt > times or asked_ms >= LONGEST_WAIT_S * 1000
             if is_last or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work, scope):
                 with suppress(Exception):  # an error may refuse new attributes
-                    error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
+                    error.__tavern_attempts__ = attempt  # type: ignore[union-attr]
                 raise
             pause = max(exponential_delay(attempt, retry.delay_ms, retry.max_delay_ms, retry.backoff), asked_ms)
             reported = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}

@@ -152,7 +152,8 @@ def _context(record: PluginRecord, tables: HostRegistries) -> PluginContext:
 
 
 def _declare_settings(record: PluginRecord, tables: HostRegistries) -> None:
-    tables.settings.withdraw(record.name)
+    record.settings_complete = True
+    tables.settings.outdate(record.name)
     declared = record.read_tools()
     for spec in (*declared.specs, *declared.drafts):  # first, so that none of their stored values looks unknown
         if spec.config_schema:
@@ -407,6 +408,7 @@ def _register(record: PluginRecord, offered: Offered, entries: list[RegistryEntr
     for spec in specs.values():
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
+    tables.settings.drop_outdated(record.name)
     tables.settings.report_findings(record.name)
     offered, overriding = split_overrides(record, offered, tables)
     tables.contributions.add_all(record.name, offered, source=candidate.source, overriding=overriding)

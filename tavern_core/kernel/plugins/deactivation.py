@@ -43,7 +43,8 @@ def forget(record: PluginRecord, tables: HostRegistries) -> None:
     tables.hooks.remove(record.name)
     tables.contributions.remove(record.name)
     report_rivals(record.candidate.overrides, tables)
-    tables.settings.withdraw(record.name)
+    tables.settings.outdate(record.name)
+    record.settings_complete = False
     if isinstance(record.thing, RemotePlugin):
         record.thing.close()
     if record.facilities is not None:

@@ -26,7 +26,7 @@ class PluginSettings:
         """See `UndeclaredSettings.take`."""
         chosen = list(self._records.values()) if plugin is None else filter(None, [self._records.get(plugin)])
         for record in chosen:
-            if not record.settings_complete and not record.claimed and record.has_settings:
+            if not record.settings_complete and record.has_settings:
                 record.settings_complete = True
                 yield record.name, self._declarations(record)
 

@@ -167,7 +167,10 @@ class Lifecycle:
         if a value is stored for one of them: it may be secret or invalid.
         """
         settings = self.tables.settings
-        settings.withdraw(record.name)
+        if record.has_settings and self.is_changing(record.name):
+            settings.outdate(record.name)  # they can be saved meanwhile
+        else:
+            settings.withdraw(record.name)
         record.settings_complete = False
         is_checked = record.candidate.source != "object"
         if is_checked and not has_values:
@@ -195,8 +198,17 @@ class Lifecycle:
             return record
         if not wait and record.state == "stopped" and self._transitions.under_way(name):
             raise PluginError(f"plugin {name} is being stopped", hint="call again", state=record.state)
-        async with self._transitions.of(name):
+        async with self._change_of(name):
             return await self._bring_up(name)
+
+    @asynccontextmanager
+    async def _change_of(self, name: str) -> AsyncIterator[None]:
+        """`PluginTransitions.of`; meanwhile, the settings of the plugin can be saved."""
+        async with self._transitions.of(name):
+            try:
+                yield
+            finally:
+                self.tables.settings.drop_outdated(name)
 
     async def activate_all(self, wanted: Callable[[PluginRecord], bool]) -> bool:
         """Activate all plugins for which `wanted` is true and that can be activated.
@@ -329,7 +341,7 @@ class Lifecycle:
             await self.deactivate(other)
             if other in self.records:
                 self.records[other].paused = True
-        async with self._transitions.of(name):
+        async with self._change_of(name):
             await self._bring_down(self.record(name))
 
     async def renew(
@@ -350,7 +362,7 @@ class Lifecycle:
         for other in dependents:
             await self.deactivate(other)
         try:
-            async with self._transitions.of(name):
+            async with self._change_of(name):
                 was_active = self.record(name).active
                 await self._bring_down(self.record(name))
                 change()

@@ -46,6 +46,8 @@ class SettingTable:
         self._rows: dict[str, DeclaredSetting] = {}
         self._owned: dict[str, dict[str, DeclaredSetting]] = {}
         """Plugin → its rows by key: avoids a search through the rows of five hundred plugins."""
+        self._outdated: dict[str, set[str]] = {}
+        """Plugin that is being activated again → keys that its new code has not declared yet."""
 
     def declare(
         self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str = ""
@@ -57,25 +59,42 @@ class SettingTable:
         """
         rows: dict[str, DeclaredSetting] = {}
         findings: list[Finding] = []
+        outdated = self._outdated.get(plugin, set())
         for item in items:
             row = _row(plugin, item, tool, findings)
             if row is None:
                 continue
-            other = rows.get(row.key) or self._rows.get(row.key)
+            other = rows.get(row.key) or (None if row.key in outdated else self._rows.get(row.key))
             if row.key in rows or (other is not None and (other.plugin, other.tool) != (plugin, tool)):
                 findings.append(_finding(row.key, "is declared twice", f"rename the option {row.option!r}"))
             rows[row.key] = row
         if findings:
             raise all_refused(findings, f"settings of {plugin}: ")
+        owned = self._owned.setdefault(plugin, {})
+        for key in outdated.intersection(rows):  # the new order counts
+            del owned[key], self._rows[key]
+        outdated.difference_update(rows)
         self._rows.update(rows)
-        self._owned.setdefault(plugin, {}).update(rows)
+        owned.update(rows)
         return list(rows.values())
 
     def withdraw(self, plugin: str) -> frozenset[str]:
         """Remove all settings of a plugin; their keys."""
+        self._outdated.pop(plugin, None)
         gone = frozenset(self._owned.pop(plugin, ()))
         for key in gone:
             del self._rows[key]
+        return gone
+
+    def outdate(self, plugin: str) -> None:
+        """Keep the settings of a plugin that is activated again: to find them and to save them, not for its new code."""
+        self._outdated[plugin] = set(self._owned.get(plugin, ()))
+
+    def drop_outdated(self, plugin: str) -> frozenset[str]:
+        """Remove what was not declared again since `outdate`; their keys."""
+        gone = frozenset(self._outdated.pop(plugin, ()))
+        for key in gone:
+            del self._rows[key], self._owned[plugin][key]
         return gone
 
     def find(self, key: str) -> DeclaredSetting:
@@ -107,7 +126,8 @@ class SettingTable:
 
     def of(self, plugin: str, tool: str = "") -> list[DeclaredSetting]:
         """The settings of a plugin itself, or of one of its tools."""
-        return [row for row in self._owned.get(plugin, {}).values() if row.tool == tool]
+        outdated = self._outdated.get(plugin, ())
+        return [row for row in self._owned.get(plugin, {}).values() if row.tool == tool and row.key not in outdated]
 
     def all_of(self, plugin: str) -> list[DeclaredSetting]:
         """The settings of a plugin and of all its tools."""

@@ -22,6 +22,7 @@ from tavern_core.kernel.settings.setting_layers import DescribedSetting, Setting
 from tavern_core.kernel.settings.setting_value_validation import all_refused, from_text, problem_of, setting_error
 from tavern_core.kernel.signal import Subscribers
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.safe_printing import with_type
 from tavern_core.model.secret_references import is_reference
 from tavern_core.schema.redact import MASK, redact_text
 
@@ -167,6 +168,18 @@ class SettingsStore:
             for key in self._table.withdraw(plugin):
                 self._last_values.pop(key, None)
         self._watches.drop(lambda watch: watch.owner == plugin)
+
+    def outdate(self, plugin: str) -> None:
+        """End the subscriptions of a plugin that stops. Its settings stay, so that they can be saved while it is activated again."""
+        with self._lock:
+            self._table.outdate(plugin)
+        self._watches.drop(lambda watch: watch.owner == plugin)
+
+    def drop_outdated(self, plugin: str) -> None:
+        """Remove the settings of a plugin that were not declared again since `outdate`."""
+        with self._lock:
+            for key in self._table.drop_outdated(plugin):
+                self._last_values.pop(key, None)
 
     def keys(self) -> list[str]:
         """The full keys of all settings."""
@@ -388,15 +401,15 @@ class SettingsStore:
         for watch in [watch for watch in self._watches.current if watch.key in changed]:
             try:
                 watch.callback(self.resolved(watch.key))
-            except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer that breaks changes nothing
                 self._failed(watch, error)
         saved = SavedChanges(tuple(_change(*values) for values in changed.values()), by, is_elsewhere)
         if saved.changes and self._on_saved is not None:
             self._on_saved(saved)
         return saved
 
-    def _failed(self, watch: SettingSubscription, error: Exception) -> None:
-        message = redact_text(f"{type(error).__name__}: {error}", self.known_secrets.values)
+    def _failed(self, watch: SettingSubscription, error: BaseException) -> None:
+        message = redact_text(with_type(error), self.known_secrets.values)
         text = f"what {watch.owner or 'the host'} does when this setting changes failed: {message}"
         details = {"plugin": watch.owner}
         self._report((Finding(PluginError.code, text, "", Location(watch.key), "warning", details),))
