@@ -217,3 +217,36 @@ def test_a_failed_run_names_the_command_that_resumes_it(tmp_path: Path) -> None:
             assert refused.value.hint == f"tavern workflows resume {begun.job}"
 
     asyncio.run(main())
+
+
+@tool(job=True)
+def converts() -> int:
+    """Convert."""
+    return 7
+
+
+@tool(limits={"inlineMs": 0})
+def converts_later() -> int:
+    """Convert."""
+    return 7
+
+
+@pytest.mark.parametrize("begun", ["run", "call", "job"])
+@pytest.mark.parametrize("name", ["converts", "converts_later"])
+def test_a_node_gets_the_answer_of_a_tool_that_others_call_as_a_job_however_its_run_was_begun(
+    tmp_path: Path, name: str, begun: str
+) -> None:
+    config = settings(tmp_path / "flows", convert=flow(f"h:{name}"))
+    with Tavern.open(config, plugins=[Plugin([converts, converts_later], name="h")], home=tmp_path) as host:
+        if begun == "run":
+            assert host.workflows.run_sync("convert").outputs == {"r": 7}
+        else:
+            result = host.invoke_sync("workflow:convert", {}, job=begun == "job")
+            if begun == "job":
+                host.wait(host.jobs.wait(str(result.job), 60))
+                found = host.jobs.result(str(result.job))
+                assert found is not None
+                result = found
+            assert (result.status, result.value) == ("ok", 7)
+        assert host.jobs.list(tool=f"h:{name}") == ()
+        assert host.invoke_sync(f"h:{name}").status == "job"

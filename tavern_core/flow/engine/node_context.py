@@ -14,6 +14,7 @@ from tavern_core.contract.nodes import MismatchedInput, NodeContext, NothingCame
 from tavern_core.contract.tool_context import LogLevel
 from tavern_core.flow.engine.plan_tables import PreparedStep
 from tavern_core.flow.engine.protocols import RunPart, SchedulerPart
+from tavern_core.kernel.calls.background_call_request import in_run
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.views.clean_errors import clean_copy
 from tavern_core.kernel.views.sealed_functions import Awaited, hidden, seal_awaitable
@@ -109,6 +110,7 @@ class _HiddenContext:
     async def _invoke(self, tool: str, arguments: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ToolResult:
         # Who called the workflow is asked where that is possible; else what the tool asks is a question of the run.
         talked = conversation.set(conversation.get() or _Conversation(self))
+        within = in_run.set(True)
         run, outcome = self.run, "unknown"
         try:
             purpose = str(options.get("purpose") or self.purpose)
@@ -117,6 +119,7 @@ class _HiddenContext:
             return result
         finally:
             run.may_have_changed = run.may_have_changed or outcome != "none"
+            in_run.reset(within)
             conversation.reset(talked)
 
     def ask(self, schema: dict[str, Any], prompt: str) -> Awaited:

@@ -19,6 +19,9 @@ from tavern_core.model.result import ToolResult
 job_id: Final[ContextVar[str]] = ContextVar("tavern_job", default="")
 """The job that this code runs in; empty: none."""
 
+in_run: Final[ContextVar[bool]] = ContextVar("tavern_in_run", default=False)
+"""Whether this code runs in a node of a workflow; its run waits for the calls, whether the run was started as a job or not."""
+
 has_asked: Final[ContextVar[str]] = ContextVar("tavern_has_asked", default="")
 """The key of a job whose process ended while it waited for an answer, so that its call starts again; empty: none."""
 

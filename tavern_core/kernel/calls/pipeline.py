@@ -29,6 +29,7 @@ from tavern_core.kernel.calls.attempt import SMALL_BITS, accept
 from tavern_core.kernel.calls.background_call_request import (
     BackgroundCallRequest,
     BackgroundCalls,
+    in_run,
     job_id,
     resume_point,
 )
@@ -289,7 +290,7 @@ class Pipeline:
             The answer for the caller if the call is made in the background; else None.
         """
         is_detached = plan.bounds.inline_s is not None if phase is None else phase.is_detached(plan)
-        if is_detached and not job_id.get():
+        if is_detached and not job_id.get() and not in_run.get():
             return await self._detached(plan, call, mode)
         call.stage = "admit"
         context = admit(plan, call, self.limits.depth)
