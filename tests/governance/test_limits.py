@@ -1456,6 +1456,41 @@ def test_tools_behind_one_upstream_share_its_limits(
         assert host.invoke_sync("app:c").ok
 
 
+def test_a_breaker_of_a_tool_stops_no_other_tool_of_its_upstream_and_one_of_the_upstream_stops_both(
+    tmp_path: Path,
+) -> None:
+    def far(fails: bool = False) -> int:
+        if fails:
+            raise UpstreamError("away")
+        return 1
+
+    limits = {
+        "tools": {"app:a": {"breaker": {"failures": 1}}, "app:b": {"breaker": {"failures": 2}}},
+        "upstreams": {"example.org": {"breaker": {"failures": 3}}},
+    }
+    schema = {"type": "object", "properties": {"fails": {"type": "boolean"}}}
+    own = {"endpoint": "https://example.org/", "impl": far, "inputSchema": schema}
+
+    def called(host: Tavern, name: str, fails: bool = False) -> Any:
+        error = host.invoke_sync(f"app:{name}", {"fails": fails}).error
+        return "ok" if error is None else error.details.get("limit", error.kind)
+
+    with host_of(tmp_path, [ping], limits) as host:
+        host.tools.register(*({"name": name, **own} for name in "abc"))
+        assert called(host, "a", True) == "UPSTREAM_ERROR"
+        assert (called(host, "a"), called(host, "b")) == ("limits.tools.app:a.breaker", "ok")
+        assert [called(host, "b", True) for _ in range(3)] == [*["UPSTREAM_ERROR"] * 2, "limits.tools.app:b.breaker"]
+        host.tools.register({"name": "d", **own})  # plans are made again; what is open stays open
+        assert (called(host, "a"), called(host, "b")) == ("limits.tools.app:a.breaker", "limits.tools.app:b.breaker")
+        assert called(host, "c", True) == "UPSTREAM_ERROR"  # the third in a row behind the upstream
+        refused = host.invoke_sync("app:d").error
+        assert refused is not None
+        assert refused.message == "app:d is left alone: 3 calls in a row failed (limits.upstreams.example.org)"
+        assert {limit.place: limit.breaker for limit in host.limits.list()} == {
+            "limits.upstreams.example.org": "open", "limits.tools.app:a": "open", "limits.tools.app:b": "open",
+        }  # fmt: skip
+
+
 def test_an_answer_that_is_too_old_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 

@@ -40,7 +40,7 @@ from tavern_core.kernel.execution.sync_async_drivers import (
     has_begun,
 )
 from tavern_core.kernel.limits.breakers import CircuitBreaker
-from tavern_core.kernel.limits.limiter_registry import ConcurrencyLimit, Rate, ToolLimiter
+from tavern_core.kernel.limits.limiter_registry import ConcurrencyLimit, GuardingBreaker, Rate, ToolLimiter
 from tavern_core.kernel.limits.result_cache import Key, PendingResult
 from tavern_core.kernel.limits.slots import PAUSE_MS, QueueFull, Slots, Ticket, held, waiting_for
 from tavern_core.model.call import owner_of
@@ -233,19 +233,25 @@ class CallGovernance:
     async def _unless_broken(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
     ) -> ToolResult:
-        """Make an attempt, unless the breaker is open; the breaker counts how attempts end."""
-        breaker = limiter.breaker
-        assert breaker is not None
+        """Make an attempt, unless a breaker is open; the breakers count how attempts end."""
         call.stage = "breaker"
-        if (wait_s := breaker.enter(call)) is not None:
-            raise _open(plan, limiter, breaker, wait_s)
+        entered: list[CircuitBreaker] = []
+        failed: bool | None = None
         try:
-            result = await inner(self, plan, call, mode)
-        except BaseException as error:
-            breaker.leave(call, _is_failure(error))
-            raise
-        breaker.leave(call, False)
-        return result
+            for one in limiter.breakers:
+                if (wait_s := one.breaker.enter(call)) is not None:
+                    raise _open(plan, one, wait_s)
+                entered.append(one.breaker)
+            try:
+                result = await inner(self, plan, call, mode)
+            except BaseException as error:
+                failed = _is_failure(error)
+                raise
+            failed = False
+            return result
+        finally:
+            for breaker in entered:
+                breaker.leave(call, failed)
 
     async def _rated(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
@@ -464,14 +470,17 @@ def _used_up(plan: CallPlan, rate: Rate, wait: float) -> BudgetExceeded:
     )
 
 
-def _open(plan: CallPlan, limiter: ToolLimiter, breaker: CircuitBreaker, wait_s: float) -> CircuitOpen:
+def _open(plan: CallPlan, one: GuardingBreaker, wait_s: float) -> CircuitOpen:
+    failures = one.breaker.rule.failures
     return CircuitOpen(
-        f"{plan.id} failed {breaker.rule.failures} times in a row and is left alone ({limiter.breaker_place})",
+        f"{plan.id} is left alone: {failures} calls in a row failed ({one.place})"
+        if one.is_shared
+        else f"{plan.id} failed {failures} times in a row and is left alone ({one.place})",
         hint=f"try again in {wait_s:.1f} s",
         retryable=True,
         retry_after_ms=max(1, round(wait_s * 1000)),
-        limit=f"{limiter.breaker_place}.breaker",
-        state=breaker.state,
+        limit=f"{one.place}.breaker",
+        state=one.breaker.state,
     )
 
 

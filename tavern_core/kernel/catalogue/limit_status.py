@@ -84,7 +84,7 @@ class HostLimits:
             count = (self._table.records.used(key, most // block, seconds, time.time()) * block for key in keys)
             used = max(count, default=0)
         slots = {one.place: one.slots for limiter in governed.values() for one in limiter.places}.get(place)
-        breakers = [one.breaker for one in governed.values() if one.breaker is not None and one.breaker_place == place]
+        breakers = [one.breaker for limiter in governed.values() for one in limiter.breakers if one.place == place]
         state = next((one.state for one in breakers if one.state != "closed"), "closed" if breakers else "")
         return LimitState(
             place, limits, used, None if slots is None else slots.taken, None if slots is None else slots.waiting, state

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.access.limit_rules import OWN, LimitRule, LimitRules, upstream_of
+from tavern_core.kernel.access.limit_rules import OWN, LimitRule, LimitRules
 from tavern_core.kernel.access.tool_access import caller_keys, own_keys
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
@@ -63,14 +63,23 @@ class ConcurrencyLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardingBreaker:
+    """A breaker of a tool, and the place of its rule."""
+
+    place: str
+    breaker: CircuitBreaker
+    is_shared: bool
+    """Whether calls of other tools count for it, too."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolLimiter:
     """The limits of one tool."""
 
     table: LimitTable
     rates: tuple[Rate, ...]
     places: tuple[ConcurrencyLimit, ...]
-    breaker: CircuitBreaker | None
-    breaker_place: str
+    breakers: tuple[GuardingBreaker, ...]
     limits: ToolLimits
     """The tool's own, completed by those that it shares."""
     is_personal: bool
@@ -81,7 +90,7 @@ class ToolLimiter:
         """Whether there is a limit at all."""
         own = self.limits
         numbers = own.cache_ms, own.retries, own.attempt_ms, own.idle_ms, self.is_personal, own.inline_ms is not None
-        return bool(self.rates or self.places or self.breaker or any(numbers))
+        return bool(self.rates or self.places or self.breakers or any(numbers))
 
     def rates_of(self, context: CallContext) -> tuple[Rate, ...]:
         """The rates for which a call counts; its caller's first, so that a refused call uses up no shared rate."""
@@ -98,9 +107,12 @@ class ToolLimiter:
         if own_limits.retries:
             attempts = "attempt" if own_limits.retries == 1 else "attempts"
             found["retry"] = f"up to {own_limits.retries} further {attempts}, where doing it again does no harm"
-        if self.breaker is not None:
-            rule = self.breaker.rule
-            found["breaker"] = f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s"
+        if self.breakers:
+            rules = [one.breaker.rule for one in self.breakers]
+            words = [
+                f"after {rule.failures} failures in a row no calls for {rule.rest_ms / 1000:g} s" for rule in rules
+            ]
+            found["breaker"] = ", ".join(words)
         callers = self.table.of_callers()
         rates = [f"{rate.written} ({rate.place})" for rate in self.rates]
         rates += [f"{limits.rate} ({place})" for place, limits in callers if limits.rate is not None]
@@ -197,9 +209,13 @@ class LimitTable:
             for key, limits, where in everything
             if limits.concurrency is not None
         )
-        breaker, breaker_place = self._breaker_of(tool, merged, shared, origin)
+        breakers = tuple(
+            GuardingBreaker(where or origin["breaker"], self._breaker_of(where or tool.id, limits.breaker), bool(where))
+            for _, limits, where in everything
+            if limits.breaker is not None
+        )
         limits = self._completed(tool, merged, reversed(shared))
-        limiter = ToolLimiter(self, rates, places, breaker, breaker_place, limits, bool(self._callers))
+        limiter = ToolLimiter(self, rates, places, breakers, limits, bool(self._callers))
         return limiter if limiter.has_any else None
 
     def _slots_of(self, key: str, limits: ToolLimits) -> Slots:
@@ -212,21 +228,13 @@ class LimitTable:
             known.resize(size, queue)
         return known
 
-    def _breaker_of(
-        self, tool: ToolSpec, merged: ToolLimits, shared: list[LimitRule], origin: Mapping[str, str]
-    ) -> tuple[CircuitBreaker | None, str]:
-        """The breaker of a tool: its upstream's, so that all tools behind it stop together; else its own."""
-        found = [(rule.place, rule.place, rule.limits.breaker) for rule in shared if rule.limits.breaker is not None]
-        if merged.breaker is not None:
-            found.append((upstream_of(tool) or tool.id, origin["breaker"], merged.breaker))
-        if not found:
-            return None, ""
-        key, place, rule = found[0]
+    def _breaker_of(self, key: str, rule: Breaker) -> CircuitBreaker:
+        """The breaker of a tool, or of the place of a rule that several tools share."""
         with self._lock:
             known = self._breakers.get(key)
             if known is None or known.rule != rule:
                 known = self._breakers[key] = self._new_breaker(key, rule)
-        return known, place
+        return known
 
     def _new_breaker(self, key: str, rule: Breaker) -> CircuitBreaker:
         def changed(state: BreakerState) -> None:
