@@ -119,14 +119,14 @@ def test_every_global_option_is_in_the_manual() -> None:
 
 def test_every_command_takes_the_global_options_behind_its_words() -> None:
     for name, command in TREE.items():
-        assert isinstance(command, CliCommand), name
+        assert isinstance(command, CliCommand), f"{name}: define it with @command of tavern_core/cli/session.py"
         assert {o for p in command.params for o in p.opts} >= GLOBAL - {"--help"}, name
 
 
 def test_every_command_has_json() -> None:
     without = {n for n, c in TREE.items() if "--json" not in {o for p in c.params for o in p.opts}}
     assert without == {"tavern completion", "tavern mcp", "tavern serve"}, (
-        "a script for a shell, and what speaks protocols"
+        "all but a script for a shell, and what speaks protocols: @command of tavern_core/cli/session.py adds --json"
     )
 
 

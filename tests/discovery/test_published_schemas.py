@@ -65,15 +65,16 @@ def test_the_shipped_file_is_the_one_that_models_and_tables_make(kind: FileKind)
 
 
 def test_every_field_has_its_sentence_and_every_sentence_its_field() -> None:
-    assert fields() == set(TEXTS)
-    assert workflow_fields() == set(WORKFLOW_TEXTS)
+    assert fields() == set(TEXTS), "write its sentence in tavern_core/kernel/manifest/field_descriptions.py"
+    assert workflow_fields() == set(WORKFLOW_TEXTS), "write its sentence in workflow_schema_completion.py"
 
 
 def test_every_field_stands_in_the_manual() -> None:
     words = set(
         re.findall(r"[A-Za-z]+", " ".join(re.findall(r"`([^`\n]*)`", MANUAL)) + " ".join(MANUAL.split("```")[1::2]))
     )
-    assert sorted(name for name in fields() if name.rpartition(".")[2] not in words) == []
+    missing = sorted(name for name in fields() if name.rpartition(".")[2] not in words)
+    assert missing == [], "describe the keys in docs/manifest.md"
 
 
 def test_the_manual_names_no_key_that_is_none() -> None:
@@ -114,7 +115,7 @@ def test_what_the_reader_refuses_by_its_shape_the_schema_refuses(text: str) -> N
 def test_an_editor_gets_every_name_with_its_description() -> None:
     text = str(published_schema("manifest"))
     for name in (*hook_spellings(), *COMPONENTS, *OUTLETS, *CAPABILITIES):
-        assert f"'const': '{name}'" in text, name
+        assert f"'const': '{name}'" in text, f"{name}: run python -m tavern_core.kernel.manifest.published_schemas"
     assert text.count("(risk: ") >= len(hook_spellings()) + len(CAPABILITIES)
 
 
@@ -127,7 +128,7 @@ def keys_without_sentence(schema: Any) -> list[str]:
 def test_an_editor_explains_every_key_in_words_of_the_file(kind: str) -> None:
     schema = schema_of(kind)
     Draft202012Validator.check_schema(schema)
-    assert keys_without_sentence(schema) == []
+    assert keys_without_sentence(schema) == [], "write a docstring below the field in tavern_core/model"
     assert not re.search(r"``|tavern_core\.|\bmodel[./]\w", json.dumps(schema, ensure_ascii=False))
 
 
