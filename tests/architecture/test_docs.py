@@ -25,6 +25,9 @@ PAGE_FILES = sorted(
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[a-z]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE
 )
+EXAMPLES_OF_NEW_FILES = {f"builtin/{name}.py" for name in ("adapters/echo", "executors/mirror", "policies/hours")} | {
+    "cli/motd.py"
+}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
@@ -63,6 +66,18 @@ def test_every_code_that_a_diagnostic_may_have_is_explained() -> None:
     reported = reported_codes()
     assert reported - set(ERROR_CODES) - set(DIAGNOSTICS) == set()
     assert set(DIAGNOSTICS) - reported == set()
+
+
+def test_the_pages_about_the_code_name_every_package_and_no_file_that_does_not_exist() -> None:
+    package = ROOT / "tavern_core"
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    parts = {each.name for folder in (package, package / "kernel") for each in folder.iterdir() if each.is_dir()}
+    unnamed = {name for name in parts - {"__pycache__"} if f"{name}/`" not in page}
+    assert unnamed == set(), "add a row to the tables of docs/architecture.md"
+    paths = re.findall(r"`((?:\w+/)+\w+\.py)`", page + (ROOT / "docs" / "contributing.md").read_text("utf-8"))
+    known = [file.as_posix() for folder in (package, ROOT / "tests") for file in folder.rglob("*.py")]
+    missing = {path for path in paths if not any(file.endswith(f"/{path}") for file in known)}
+    assert missing == EXAMPLES_OF_NEW_FILES, "docs/architecture.md or docs/contributing.md names a file that is gone"
 
 
 @each_row("page", PAGE_FILES)
