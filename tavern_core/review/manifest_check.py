@@ -342,9 +342,13 @@ class ManifestCheck:
         names = self._scan.names
         for spec in (*self._tools.specs, *self._tools.drafts):
             target = str(spec.implementation.get("handler") or "")
-            if spec.kind != "python" or not target:
+            if spec.kind != "python" or (not target and "" in names.modules):
                 continue
             where = self._declared_at(spec)
+            if not target:
+                message = f"{spec.name} is a Python function, but the plugin has no __init__.py that could return it"
+                yield Finding(TOOL, message, "put the code into __init__.py next to plugin.yaml", where)
+                continue
             module, _, path = target.partition(":")
             if "" not in names.modules:
                 message = f"the plugin has no package in which {target!r} could be"

@@ -593,6 +593,7 @@ def test_a_declared_function_that_the_code_does_not_return_fails_the_plugin(
     error = workshop.open().invoke_sync("p:bye").error
     assert error is not None
     assert "declares the tool 'p:bye' but does not offer it" in error.message
+    assert ("the plugin has no __init__.py; add one" in str(error.fix)) == (code is None)
 
 
 KINDS = {

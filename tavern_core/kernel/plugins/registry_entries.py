@@ -74,7 +74,7 @@ def offered_entries(
             spec = None if entry.spec is None else merge_declaration(draft, entry.spec, candidate.version)
             entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or draft.optional)
     if candidate.source != "upstream":  # an upstream's list may have changed since it was declared
-        _refuse_missing(record.name, declared, entries, files.findings)
+        _refuse_missing(candidate, declared, entries, files.findings)
     return list(entries.values())
 
 
@@ -93,14 +93,18 @@ def _refuse_other_kind(declared: ToolSpec, entry: RegistryEntry) -> None:
 
 
 def _refuse_missing(
-    plugin: str, declared: Iterable[str], entries: Mapping[str, RegistryEntry], findings: Iterable[Finding]
+    candidate: PluginCandidate,
+    declared: Iterable[str],
+    entries: Mapping[str, RegistryEntry],
+    findings: Iterable[Finding],
 ) -> None:
     broken = {finding.details.get("tool") for finding in findings if finding.severity == "error"}
     missing = [tool_id for tool_id in declared if tool_id not in entries and tool_id not in broken]
     if missing:
+        returned = "return it from tavern_register_tools (a factory: with names=[...]), or take it out of plugin.yaml"
         raise ActivationFailed(
-            f"{plugin} declares the tool {missing[0]!r} but does not offer it",
-            hint="return it from tavern_register_tools (a factory: with names=[...]), or take it out of plugin.yaml",
+            f"{candidate.name} declares the tool {missing[0]!r} but does not offer it",
+            hint=returned if candidate.has_code else f"the plugin has no __init__.py; add one, and {returned}",
             missing=missing,
         )
 
