@@ -6,6 +6,7 @@ And hosts that a cancelled task closes.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -234,6 +235,8 @@ FROM = [at_first, after_a_failed_group, in_a_finally]
 @pytest.mark.parametrize("way", FROM)
 async def test_a_call_ends_with_a_result_whatever_was_cancelled_before(host: Tavern, way: Callable[..., Any]) -> None:
     for name, kind in ENDS.items():
+        if (name, way) == ("near:group_then_late", in_a_finally) and sys.version_info >= (3, 13):
+            kind = "CONNECTION_LOST"  # a group that fails in a cancelled task passes the cancellation on
         result = await way(lambda name=name: host.invoke(name))
         assert isinstance(result, ToolResult), name
         assert result.error is not None, name

@@ -68,6 +68,8 @@ def _next(thing: Any) -> Iterator[Any]:
         yield from items
     elif isinstance(thing, list | tuple | set | frozenset):
         yield from tuple(thing)
+    elif isinstance(thing, types.FrameType):
+        yield from (dict(thing.f_locals), thing.f_globals, thing.f_back, thing.f_code)
     elif isinstance(thing, types.CellType):
         yield _tried(lambda: thing.cell_contents)
     elif isinstance(thing, types.FunctionType | types.MethodType):
