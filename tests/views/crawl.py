@@ -62,14 +62,12 @@ def _own(found: Any) -> Any:
 
 
 def _next(thing: Any) -> Iterator[Any]:
-    if isinstance(thing, dict | types.MappingProxyType):
+    if isinstance(thing, dict | types.MappingProxyType) or type(thing).__name__ == "FrameLocalsProxy":  # Python 3.13
         items = dict(thing)
         yield from (value for key, value in items.items() if key not in NEVER)
         yield from items
     elif isinstance(thing, list | tuple | set | frozenset):
         yield from tuple(thing)
-    elif isinstance(thing, types.FrameType):
-        yield from (dict(thing.f_locals), thing.f_globals, thing.f_back, thing.f_code)
     elif isinstance(thing, types.CellType):
         yield _tried(lambda: thing.cell_contents)
     elif isinstance(thing, types.FunctionType | types.MethodType):
