@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -119,6 +120,9 @@ def test_an_editor_gets_every_name_with_its_description() -> None:
     assert text.count("(risk: ") >= len(hook_spellings()) + len(CAPABILITIES)
 
 
+judge = functools.cache(lambda kind: Draft202012Validator(schema_of(kind)))
+
+
 def keys_without_sentence(schema: Any) -> list[str]:
     parts = [schema, *schema.get("$defs", {}).values()]
     return [name for part in parts for name, key in part.get("properties", {}).items() if not key.get("description")]
@@ -126,7 +130,7 @@ def keys_without_sentence(schema: Any) -> list[str]:
 
 @each_row("kind", KINDS)
 def test_an_editor_explains_every_key_in_words_of_the_file(kind: str) -> None:
-    schema = schema_of(kind)
+    schema = judge(kind).schema
     Draft202012Validator.check_schema(schema)
     assert keys_without_sentence(schema) == [], "write a docstring below the field in tavern_core/model"
     assert not re.search(r"``|tavern_core\.|\bmodel[./]\w", json.dumps(schema, ensure_ascii=False))
@@ -142,7 +146,7 @@ CONFIGS = [
 
 @each_row("where, text", [*CONFIGS, ("empty", "{}"), ("sections of comments", "plugins:\nlimits:\n")])
 def test_an_editor_accepts_the_configurations_of_the_manual(where: str, text: str) -> None:
-    found = Draft202012Validator(schema_of("config")).iter_errors(read_yaml(text, where).data)
+    found = judge("config").iter_errors(read_yaml(text, where).data)
     assert [error.message for error in found] == []
 
 
@@ -154,4 +158,4 @@ def test_an_editor_accepts_the_configurations_of_the_manual(where: str, text: st
     ],
 )  # fmt: skip
 def test_an_editor_marks_a_wrong_configuration(text: str) -> None:
-    assert not Draft202012Validator(schema_of("config")).is_valid(read_yaml(text, "x").data)
+    assert not judge("config").is_valid(read_yaml(text, "x").data)
