@@ -43,7 +43,7 @@ class WorkflowHookCalls:
             what: the owner of the inputs, for messages: a node and its path.
 
         Returns:
-            The inputs, and for each plugin the values that it changed, before and after.
+            The inputs, and for each plugin that changed any, all of them before and after: it may have copied a secret.
 
         Raises:
             PolicyDenied: one denied, failed, took too long or returned something else (POLICY_DENIED).
@@ -53,8 +53,7 @@ class WorkflowHookCalls:
             arguments = {**values, "inputs": copied_parts(current)}
             changed = await self._changed(impl, arguments, what, Mapping, "a mapping of inputs")
             if changed is not None and (names := _differences(current, changed)):
-                before, after = ({k: inputs[k] for k in names if k in inputs} for inputs in (current, changed))
-                changes.append(CallChange(impl.plugin, ", ".join(names), before, after))
+                changes.append(CallChange(impl.plugin, ", ".join(names), current, changed))
                 current = changed
         return current, changes
 

@@ -354,7 +354,7 @@ class WorkflowRunner:
 
 def _as_json(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs for the log; of a value that is not JSON, its type."""
-    return {key: json_or(value, f"<{type(value).__name__}>") for key, value in inputs.items()}
+    return {key: json_or(inputs[key], f"<{type(inputs[key]).__name__}>") for key in sorted(inputs)}
 
 
 def _chosen(inputs: Mapping[str, Any], info: RunInfo, prepared: PreparedPlan) -> dict[str, Any]:

@@ -498,3 +498,23 @@ async def test_the_log_says_which_plugin_changed_which_inputs_of_a_run_and_shows
         ("/inputs/raw", "YWJj", "<bytes>"),
         ("/inputs/text", "hi", "bye"),
     ]
+
+
+async def test_a_secret_input_that_a_hook_copies_into_another_input_is_not_in_the_log(flows: Flows) -> None:
+    class Hook:
+        @hookimpl
+        def tavern_before_workflow(self, inputs: dict[str, Any]) -> dict[str, Any]:
+            return {**inputs, "text": f"{inputs['text']} with {inputs['pin']}"}
+
+    interface = {key: {"dataFlowType": "STRING", "required": True} for key in ("text", "pin")}
+    text = {"type": "string"}
+    foo = Foo(flows)
+    foo.flow("one", [IN, OUT], ["i.text>o.text"], interfaceInputs=interface,
+             interfaceOutputs={"text": {"dataFlowType": "STRING"}}, description="d")  # fmt: skip
+    foo.tool("go", type="workflow", workflowId="flows/one.json", parameters={
+        "type": "object", "properties": {"text": text, "pin": {"type": "string", "format": "password"}},
+    })  # fmt: skip
+    async with foo.open(Plugin(Hook(), name="hook")) as tavern:
+        await tavern.invoke("foo:go", {"text": "hi", "pin": "orange-55-horse"})
+        [changed] = tavern.logs.records("WORKFLOW_CHANGED")
+    assert changed.data["diff"] == [{"plugin": "hook", "path": "/inputs/text", "before": "hi", "after": "hi with ***"}]
