@@ -382,14 +382,17 @@ def fenced_blocks(document: Document) -> frozenset[int]:
 
 
 def _with_line_breaks(document: Document) -> tuple[str, list[int]]:
-    """The prose with a line break in place of each block, and where these are: what follows a block begins a line."""
+    """The prose with a mark and a line break in place of each block, and where these are.
+
+    What follows a block begins a line. The mark keeps signs right before a block from closing a fence.
+    """
     parts: list[str] = []
     places: list[int] = []
     begin = removed = 0
     for number, block in enumerate(document.blocks):
         place = block.start - removed
-        parts += document.prose[begin:place], "\n"
-        places.append(place + number)
+        parts += document.prose[begin:place], "\0\n"
+        places.append(place + 2 * number)
         begin, removed = place, removed + block.end - block.start
     return "".join([*parts, document.prose[begin:]]), places
 

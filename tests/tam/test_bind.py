@@ -252,6 +252,7 @@ FENCED = [
     ("beside the signs of the fence", f"```tam {WIPE}```", []),
     ("after a shorter line of signs", f"````\n```\n{WIPE}\n````", []),
     ("between two signs on its line", f"```{WIPE}```", []),
+    ("right after signs in a fence", f"```\n```{WIPE}\n```", []),
     ("as a later step", f"```\n{CHAIN}\n```", []),
     ("the second block of a fence", f"```\n{block('command:「始」any「末」')}\n{WIPE}\n```", ["any"]),
     ("after a fence", f"```\nlike this\n```\n{WIPE}", ["file.delete"]),
