@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import UsageError
@@ -77,11 +77,16 @@ def _as_call(call: Any) -> TamCall:
     if not isinstance(made.tool, str) or not made.tool or made.tool != made.tool.strip():
         raise UsageError(f"{made.tool!r:.300} cannot be the id of a tool")
     fits = {
-        "index": isinstance(made.index, int) and 0 <= made.index < 10**100,
-        "retry": made.retry is None or (isinstance(made.retry, int) and 0 <= made.retry <= MOST_RETRIES),
+        "index": _is_whole(made.index) and 0 <= made.index < 10**100,
+        "arguments": isinstance(made.arguments, Mapping),
+        "retry": made.retry is None or (_is_whole(made.retry) and 0 <= made.retry <= MOST_RETRIES),
         "on_error": made.on_error in ("stop", "continue"),
         "request_id": not made.request_id
-        or (is_request_id(made.request_id) and not any(sign in made.request_id for sign in (ARROW_HEAD, ARROW_TAIL))),
+        or (
+            isinstance(made.request_id, str)
+            and is_request_id(made.request_id)
+            and not any(sign in made.request_id for sign in (ARROW_HEAD, ARROW_TAIL))
+        ),
     }
     for name, fit in fits.items():
         if not fit:
@@ -89,6 +94,10 @@ def _as_call(call: Any) -> TamCall:
                 f"{made.tool}: {name} cannot be {getattr(made, name)!r:.300}", hint="docs/tam.md lists what it can be."
             )
     return made
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _copied(call: Any) -> TamCall:

@@ -143,6 +143,10 @@ def test_what_cannot_be_written_is_named(arguments: dict[str, Any]) -> None:
         {"request_id": " r"},
         {"request_id": "r" * 241},
         {"request_id": "r««« y:»»»1"},
+        {"request_id": 5},
+        {"retry": True},
+        {"index": False},
+        {"arguments": None},
     ],
 )
 def test_a_call_that_no_text_can_give_is_not_written(wrong: dict[str, Any]) -> None:
