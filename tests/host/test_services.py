@@ -389,6 +389,41 @@ def test_settings_can_be_saved_while_their_plugin_is_reloaded(workshop: Workshop
     assert [row.key for row in host.settings.describe("one")] == ["extensions.one.size", "extensions.one.coded"]
 
 
+@pytest.mark.parametrize("stage", ["import", "register", "start"])
+def test_settings_of_code_can_be_saved_while_their_plugin_is_activated_for_the_first_time(
+    workshop: Workshop, stage: str
+) -> None:
+    head = 'import __main__\nKEPT = []\ndef at(stage): getattr(__main__, "at_stage", lambda stage: None)(stage)\n'
+    workshop.folder(
+        "one", head + STAGES.replace('ctx.get_config("size")', "0"), f"{HELLO}\nsettings: true\nstart: true"
+    )
+    workshop.close(workshop.open(activate="all"))  # its settings are known from now on
+    host = workshop.open(activate="none")
+    failed: list[Exception] = []
+
+    def save() -> None:
+        try:
+            host.settings.save({"extensions.one.coded": "text"})
+        except SettingsInvalid as error:
+            failed.append(error)
+
+    def at_stage(at: str) -> None:
+        if at == stage:
+            saving = threading.Thread(target=save)
+            saving.start()
+            saving.join()
+
+    main = sys.modules["__main__"]
+    main.at_stage = at_stage  # type: ignore[attr-defined]
+    try:
+        host.plugins.activate_sync("one")
+    finally:
+        del main.at_stage  # type: ignore[attr-defined]
+    assert failed == []
+    assert host.invoke_sync("one:hello").value == [0, "text"]
+    assert [row.key for row in host.settings.describe("one")] == ["extensions.one.coded"]
+
+
 def test_a_setting_that_the_new_version_of_a_plugin_lacks_is_gone_after_its_reload(workshop: Workshop) -> None:
     option = "{{key: extensions.one.{}, type: number, defaultValue: 1}}"
     manifest = f"{HELLO}\nconfigOptions: [{option.format('size')}, {option.format('old')}]"

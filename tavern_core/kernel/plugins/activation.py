@@ -152,7 +152,6 @@ def _context(record: PluginRecord, tables: HostRegistries) -> PluginContext:
 
 
 def _declare_settings(record: PluginRecord, tables: HostRegistries) -> None:
-    record.settings_complete = True
     tables.settings.outdate(record.name)
     declared = record.read_tools()
     for spec in (*declared.specs, *declared.drafts):  # first, so that none of their stored values looks unknown
@@ -408,6 +407,7 @@ def _register(record: PluginRecord, offered: Offered, entries: list[RegistryEntr
     for spec in specs.values():
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
+    record.settings_complete = True  # only now: until here, those of its last activation can be saved, too
     tables.settings.drop_outdated(record.name)
     tables.settings.report_findings(record.name)
     offered, overriding = split_overrides(record, offered, tables)
