@@ -65,11 +65,6 @@ class LimitRules:
         return LimitRule(f"limits.upstreams.{name}", self._upstreams[name]) if name else None
 
 
-def upstream_of(tool: ToolSpec) -> str:
-    """The system behind a tool: the name of its upstream, else host and port of its endpoint; empty: it has none."""
-    return tool.described_by or _host_of(tool)
-
-
 def _host_of(tool: ToolSpec) -> str:
     if not tool.endpoint:
         return ""
