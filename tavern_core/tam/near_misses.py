@@ -129,7 +129,7 @@ class CallReader:
         stop = len(text) if end < 0 else min(len(text), end + len(tag) + 3)
         named = re.search(rf"(?:name=|=)[ \t]*[\"']?({KEY_CHAR}[^\s\"'<>]{{0,255}})", match["rest"])
         if named:
-            return stop, self._call(named[1], dict(_PARAMETER.findall(body)) or _json_in(body) or {})
+            return stop, self._call(named[1], dict(_PARAMETER.findall(body)) or _json_in(body))
         inner = _TAG.search(body) if depth else None
         if inner is not None:
             return stop, self.of_tag(inner, body[inner.start() :], depth - 1)[1]
@@ -147,7 +147,7 @@ class CallReader:
         end = match.end() - match.start()
         given = _ACTION_INPUT.match(text, end)
         value = _json_in(text[given.end() :]) if given else None
-        return end, self._call(match["tool"], value if isinstance(value, Mapping) else {})
+        return end, self._call(match["tool"], value)
 
     def _of_value(self, value: Any, depth: int = 4) -> NearMiss:
         """The call that a JSON value contains, in one of the usual forms."""
@@ -167,10 +167,11 @@ class CallReader:
             arguments = {key: item for key, item in value.items() if fold(key) not in (named, *_VALUE_KEYS)}
         return self._call(folded[named] if named else "", arguments)
 
-    def _call(self, name: str, arguments: Mapping[str, Any]) -> NearMiss:
+    def _call(self, name: str, given: Any) -> NearMiss:
         tool = self._known(name.strip()) if name else ""
         if not tool:
             return NearMiss("", "")
+        arguments = given if isinstance(given, Mapping) else {}
         try:
             typed = render(TamCall(1, 1, tool, arguments))
         except UsageError:

@@ -121,6 +121,12 @@ def test_a_json_call_with_an_odd_name_is_reported(name: str, form: str) -> None:
         assert not found.calls and found.errors
 
 
+@each_row("body", ["[1]", '[{"x": "1"}]', "[]", "{", "null"])
+def test_a_tag_that_names_a_tool_is_reported_whatever_json_it_contains(body: str) -> None:
+    found = tam.bind(tam.parse(f'<invoke name="t">{body}</invoke>'), {"t": {"type": "object"}})
+    assert not found.calls and found.errors
+
+
 def test_a_json_call_of_any_depth_is_reported() -> None:
     for depth in range(500, 1000, 5):
         text = f'<|[REQUEST_TOOL]|>\n{{"name": "t", "arguments": {{"x": {"[" * depth}{"]" * depth}}}}}\n<|[END_TOOL]|>'
