@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tavern_core import PluginError, Tavern
+from tavern_core.kernel.files.json_state import JsonStateFile
+from tavern_core.kernel.plugins.reconciler import Activate
 from tavern_core.model.event import PLUGIN_STATE
 from tavern_core.model.plugin_status import PluginStatus
 from tests import programs
@@ -101,8 +103,8 @@ class Home:
         done = programs.tavern(group, *words, cwd=self.folder, home=self.folder / "home")
         assert done.returncode == 0, done.stderr
 
-    def open(self, *, locked: bool = False) -> Tavern:
-        return Tavern.open(self.folder / "tavern.yaml", home=self.folder / "home", locked=locked)
+    def open(self, *, locked: bool = False, activate: Activate = "needed") -> Tavern:
+        return Tavern.open(self.folder / "tavern.yaml", home=self.folder / "home", locked=locked, activate=activate)
 
 
 @pytest.fixture
@@ -430,3 +432,26 @@ def test_a_plugin_learns_of_settings_that_another_process_saves(home: Home) -> N
         host.settings.save({"extensions.pen.most": 4})
         assert looked(host) == "[2, 3, 4]"
     assert log.read_text("utf-8").count('"SETTINGS_CHANGED"') == 3
+
+
+@pytest.mark.parametrize("activate", ["needed", "all"])
+def test_a_program_learns_of_settings_that_another_process_saves_also_when_their_plugin_was_reloaded_or_stopped(
+    home: Home, activate: Activate
+) -> None:
+    home.write("")
+    manifest = home.folder / "plugins" / "pen" / "plugin.yaml"
+    manifest.write_text(MANIFEST + SETTINGS, encoding="utf-8")
+    key, saved = "extensions.pen.most", list[int]()
+    file = JsonStateFile(home.folder / "home" / "settings.json", "values")
+    with home.open(activate=activate) as host:
+        host.settings.on_change(key, saved.append)
+        file.change(lambda _: {key: 2})
+        host.plugins.reload_sync("pen")
+        until(lambda: saved == [2])
+        host.plugins.disable_sync("pen")
+        host.plugins.enable_sync("pen")
+        file.change(lambda _: {key: 3})
+        until(lambda: saved == [2, 3])
+        host.wait(host.refresh())
+        host.settings.save({key: 4})
+        assert saved == [2, 3, 4]

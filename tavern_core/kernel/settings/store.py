@@ -143,7 +143,8 @@ class SettingsStore:
         with self._lock:
             rows = self._table.declare(plugin, items, tool or "")
             stored = self._layers.user().values
-            self._last_values |= {row.key: self._layers.value(row, stored)[0] for row in rows}
+            found = {row.key: self._layers.value(row, stored)[0] for row in rows}
+            self._last_values |= {**found, **self._watched_values(found)}
             unknown = self._layers.unknown(plugin, self._table)
         if not more:
             if unknown:
@@ -164,10 +165,9 @@ class SettingsStore:
 
     def withdraw(self, plugin: str) -> None:
         """Remove the settings of a plugin and its subscriptions; stored values stay for its return."""
-        with self._lock:
-            for key in self._table.withdraw(plugin):
-                self._last_values.pop(key, None)
         self._watches.drop(lambda watch: watch.owner == plugin)
+        with self._lock:
+            self._forget(self._table.withdraw(plugin))
 
     def outdate(self, plugin: str) -> None:
         """End the subscriptions of a plugin that stops. Its settings stay, so that they can be saved while it is activated again."""
@@ -178,8 +178,7 @@ class SettingsStore:
     def drop_outdated(self, plugin: str) -> None:
         """Remove the settings of a plugin that were not declared again since `outdate`."""
         with self._lock:
-            for key in self._table.drop_outdated(plugin):
-                self._last_values.pop(key, None)
+            self._forget(self._table.drop_outdated(plugin))
 
     def keys(self) -> list[str]:
         """The full keys of all settings."""
@@ -335,6 +334,8 @@ class SettingsStore:
 
     def reload(self) -> SavedChanges:
         """Check whether another process changed the file, and notify subscribers."""
+        for watch in self._watches.current:
+            self._look_for(watch.key)  # its plugin may have stopped since
         with self._lock:
             changed = self._newly_changed()
         return self._announce(changed, is_elsewhere=True)
@@ -381,6 +382,17 @@ class SettingsStore:
             self._complete(key.removeprefix(PREFIX).partition(".")[0])
         if key not in self._table:
             self._complete(None)
+
+    def _forget(self, keys: frozenset[str]) -> None:
+        """Forget the last values of settings that are gone; those that the host's program watches may return."""
+        for key in keys - self._watched_values(keys).keys():
+            self._last_values.pop(key, None)
+
+    def _watched_values(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The last reported values of those of `keys` that have subscriptions."""
+        known = [key for key in keys if key in self._last_values]
+        watched = {watch.key for watch in self._watches.current} if known else ()
+        return {key: self._last_values[key] for key in known if key in watched}
 
     def _newly_changed(self) -> dict[str, _Changed]:
         """What differs from the last report, which it becomes; the caller holds the lock."""
