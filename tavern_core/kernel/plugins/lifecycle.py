@@ -243,7 +243,7 @@ class Lifecycle:
             if record.active or not record.uses_hooks:
                 continue
             if wait and self._transitions.under_way(record.name):
-                async with self._transitions.of(record.name):
+                async with self._change_of(record.name):
                     record = self.records.get(record.name, record)
             if record.active or not record.usable:
                 continue
