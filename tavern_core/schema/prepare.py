@@ -201,7 +201,7 @@ def _names_in(value: Any) -> frozenset[str]:
 
 def _write_dependencies_out(node: dict[str, Any]) -> None:
     """The validating engine reads the `dependencies` of draft 7 in later drafts, too; jsonschema does not."""
-    for name, needed in node.pop("dependencies").items():
+    for name, needed in node["dependencies"].items():
         keyword = "dependentRequired" if isinstance(needed, list) else "dependentSchemas"
         node.setdefault(keyword, {}).setdefault(name, needed)
 

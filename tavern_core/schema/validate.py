@@ -93,6 +93,8 @@ class Validator:
         copy, problem = measured_copy(value)
         if problem is not None:
             return [problem]
+        from referencing.exceptions import Unresolvable
+
         from tavern_core.schema.explain import explain
         from tavern_core.schema.validation_engines import TooMuchWork, bounded_work, explaining_engine
 
@@ -102,6 +104,10 @@ class Validator:
                 found = explain(explaining_engine(self._prepared, copy).iter_errors(copy), limit)
         except RecursionError:
             return [SchemaProblem("", "is nested too deep to be checked", keyword="limit", hint="flatten it")]
+        except (
+            Unresolvable
+        ):  # into a keyword that the explaining engine gets in another form, as `#/patternProperties/^a`
+            found = []
         except TooMuchWork:
             hint = "the schema has too many alternatives to say where; send something simpler"
             return [SchemaProblem("", "does not fit the schema", keyword="limit", hint=hint)]

@@ -107,6 +107,8 @@ def test_a_refusal_names_the_place_the_expectation_and_the_repair(value: Any, ex
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "must be given with b whenever a is given, got object with a"),
         ({"dependencies": {"a": ["b"]}}, {"a": 1}, "must be given with b whenever a is given, got object with a"),
         ({"dependencies": {"a": {"required": ["b"]}}}, {"a": 1}, "/b: is required (add 'b')"),
+        ({"dependencies": {"a": {"$ref": "#/dependencies/c"}, "c": {"required": ["b"]}}}, {"a": 1}, "/b: is required (add 'b')"),
+        ({"patternProperties": {"^a": {"type": "string"}}, "properties": {"b": {"$ref": "#/patternProperties/%5Ea"}}}, {"b": 1}, "/b: does not fit the schema"),
         ({"properties": {"a": {"enum": []}}}, {"a": 1}, "/a: must be left out, got integer 1"),
         ({"propertyNames": {"maxLength": 2}}, {"abc": 1}, "/abc: the name must be at most 2 characters long, it has 3 (rename it)"),
         ({"items": {"properties": {"x": {"type": "integer"}}}}, [{"x": 1}, {"x": "2"}], '/1/x: must be integer, got string "2" (write the number without quotes)'),
