@@ -415,8 +415,12 @@ def caller_fix(context: CallContext, wanted: Iterable[str], door: str) -> str:
     A caller that is written out has exactly what is written, so the fix names all of them.
     """
     if door in ("http", "mcp"):
-        names = ",".join(sorted({*context.permissions, *wanted}))
-        fix = f"use a token with more permissions: tavern tokens create {context.principal} --permissions {names}"
+        from shlex import quote  # here: most programs never read this
+
+        names = quote(",".join(sorted({*context.permissions, *wanted})))
+        fix = (
+            f"use a token with more permissions: tavern tokens create {quote(context.principal)} --permissions {names}"
+        )
         return f"{fix}; over stdio: tavern mcp --permissions {names}" if door == "mcp" else fix
     permissions = sorted(set(wanted))
     if door == "cli":
