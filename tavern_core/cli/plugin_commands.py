@@ -94,13 +94,16 @@ def command(session: CliSession, name: str) -> click.Command | None:
 
     Raises:
         PluginError: its plugin cannot be activated.
-        ActivationFailed: the plugin did not build a click command (ACTIVATION_FAILED).
+        ActivationFailed: the plugin did not offer it, or did not build a click command (ACTIVATION_FAILED).
     """
-    if name not in declared(session):
+    if (plugin := declared(session).get(name)) is None:
         return None
     offered = session.host("none").contribution(SECTION, name)
     if offered is None:
-        return None
+        raise ActivationFailed(
+            f"{plugin} declares the command {name!r}, but does not offer it",
+            hint="return it from `tavern_register_commands`, or delete it under `commands` in plugin.yaml",
+        )
     built = _built(offered, name)
     if not isinstance(built, click.Command):
         raise ActivationFailed(

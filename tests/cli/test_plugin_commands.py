@@ -31,8 +31,12 @@ def test_a_command_runs_with_its_own_words_and_exit_code(tavern: Run, tmp_path: 
     assert not (tmp_path / "bomb-trace").exists()  # only the plugin of the command is activated
 
 
-def test_a_broken_command_is_a_message_when_it_is_used(tavern: Run) -> None:
-    for name, said in (("grumble", "cannot build"), ("numb", "not a click command"), ("boom", "SystemExit")):
+def test_a_broken_command_is_a_message_when_it_is_used(tavern: Run, project: Path) -> None:
+    (project / "plugins" / "mute").mkdir()
+    (project / "plugins" / "mute" / "plugin.yaml").write_text('name: mute\nversion: "1"\ncommands: [报告]\n', "utf-8")
+    (project / "plugins" / "mute" / "__init__.py").touch()
+    broken = [("grumble", "cannot build"), ("numb", "not a click command"), ("boom", "SystemExit")]
+    for name, said in (*broken, ("报告", "mute declares the command '报告', but does not offer it")):
         answer = tavern(name)
         assert (answer.code, "error[ACTIVATION_FAILED]" in answer.err, said in answer.err) == (4, True, True), answer
         assert "Traceback" not in answer.err

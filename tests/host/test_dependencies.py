@@ -287,7 +287,7 @@ def test_commands_and_services_of_one_name_fail_the_second_plugin_and_name_both(
     host = workshop.open()
     assert host.plugins["one"].state == "active"
     assert (host.plugins["two"].state, host.plugins["two"].error_code) == ("failed", "NAME_CONFLICT")
-    assert "'greet' already comes from one" in host.plugins["two"].reason
+    assert "'greet' already comes from one (choose another name, or disable one of" in host.plugins["two"].reason
     assert "commands" not in host.plugins["two"].provides
 
 

@@ -19,7 +19,13 @@ from tavern_core.contract.ranking import Ranker
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import ServiceOverride, standing_in, winner
 from tavern_core.kernel.signal import Signal
-from tavern_core.model.naming_rules import COMMAND_HINT, RESERVED_COMMANDS, is_command_name, is_reserved_namespace
+from tavern_core.model.naming_rules import (
+    COMMAND_HINT,
+    RESERVED_COMMANDS,
+    is_command_name,
+    is_reserved,
+    is_reserved_namespace,
+)
 
 if TYPE_CHECKING:
     from tavern_core.model.plugin_status import Source
@@ -160,7 +166,7 @@ class Contributions:
 
 
 def _taken(plugin: str, section: str, name: str, by: str) -> NameConflict:
-    hint = ""
+    hint = "choose another name" + ("" if is_reserved(by) else ", or disable one of the two plugins")
     if section == "services":
         hint = f"choose another name; to replace it: permissions: {{services: {{override: [{name}]}}}} in plugin.yaml"
     return NameConflict(f"{plugin}: {section[:-1]} {name!r} already comes from {by}", hint=hint)
