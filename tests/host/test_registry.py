@@ -43,7 +43,12 @@ def test_a_program_registers_tools_of_its_own(opened: Opened) -> None:
 def test_registration_is_all_or_nothing(opened: Opened) -> None:
     host = opened(tools(one, name="t"))
     host.tools.register(one)
-    for bad, error in (([summarise, one], NameConflict), ([summarise, 5], PluginError)):
+    alike = ToolSpec("ONE", impl=lambda: 1)  # would be registered and never be listed
+    for bad, error in (
+        ([summarise, one], NameConflict),
+        ([summarise, alike], NameConflict),
+        ([summarise, 5], PluginError),
+    ):
         with pytest.raises(error):
             host.tools.register(*bad)
     with pytest.raises(UsageError, match="plugin"):

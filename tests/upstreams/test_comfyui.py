@@ -76,8 +76,11 @@ async def proxied(comfy: ComfyStub, port: int = 0) -> AsyncIterator[str]:
 async def test_a_run_comes_back_as_artifacts_of_the_caller_with_its_evidence(tmp_path: Path, api: str) -> None:
     write(tmp_path)
     async with ComfyStub() as comfy, served(tmp_path, comfy, api) as host:
+        events: list[Any] = []
+        host.events.subscribe(events.append, "TOOL_PROGRESS")
         result = await host.invoke("comfy:invert", ARGUMENTS, context=ANN)
         assert result.ok, result.error
+        assert events[-1].data["done"] == events[-1].data["total"]
         (file,) = result.value["files"]
         data = host.artifacts.read(file["uri"], context=ANN)
         assert data == f"picture {file['name']}".encode()
@@ -401,7 +404,7 @@ async def test_previews_are_artifacts_that_the_progress_names(tmp_path: Path) ->
         reported = [event.data["message"] for event in events]
         named = {part for text in reported for part in text.split() if part.startswith("artifact:")}
         assert [host.artifacts.read(uri) for uri in named] == [JPEG]  # one in two seconds
-        assert events[-1].data["total"] == 3
+        assert (events[-1].data["done"], events[-1].data["total"]) == (3, 3)
 
 
 async def test_a_preview_that_cannot_be_kept_costs_no_run(tmp_path: Path) -> None:

@@ -552,6 +552,7 @@ async def test_a_workflow_that_says_so_is_a_job_with_progress(tmp_path: Path) ->
             done = host.jobs.result(begun.job)
             assert done is not None and done.value == {"hello": "Ann"}
             assert "n8n execution 7: running" in [event.data["message"] for event in events]
+            assert events[-1].data["message"] == "n8n execution 7: success"
 
 
 async def test_a_call_that_is_cancelled_lets_go_at_once(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tavern_core.kernel.plugins.plugin_record import PluginCondition, PluginReco
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
 from tavern_core.kernel.plugins.tool_spec_reading import OfferingPlugin, describe, spec_from_mapping
 from tavern_core.kernel.registry import RegistryEntry
-from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name, is_plugin_name, is_reserved
+from tavern_core.model.naming_rules import RESERVED_NAMESPACES, folded_id, is_local_name, is_plugin_name, is_reserved
 from tavern_core.model.nearest import known_instead
 from tavern_core.model.tool import ToolSpec
 
@@ -80,11 +80,12 @@ class Registration:
 
     def _add(self, record: PluginRecord, fresh: list[RegistryEntry]) -> tuple[str, ...]:
         known = self._registry.of_plugin(record.name)
-        known_entries = {**self._registry.entries(), **{entry.id: entry for entry in known}}
+        taken = {folded_id(i): i for i in (*self._registry.entries(), *(entry.id for entry in known))}
         for entry in fresh:
-            if entry.id in known_entries:
-                raise NameConflict(f"the tool {entry.id!r} is registered already", hint="choose another name")
-            known_entries[entry.id] = entry
+            if (other := taken.get(folded_id(entry.id))) is not None:
+                alike = "" if other == entry.id else f" as {other!r}: case, - and _ do not count"
+                raise NameConflict(f"the tool {entry.id!r} is registered already{alike}", hint="choose another name")
+            taken[folded_id(entry.id)] = entry.id
         entries = [*known, *fresh]
         aliases = {alias: entry.id for entry in entries if entry.spec for alias in entry.spec.aliases}
         self._registry.put(record.name, record.rank, entries, aliases)

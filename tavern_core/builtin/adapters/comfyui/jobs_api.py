@@ -72,14 +72,15 @@ class JobsApi:
         files = [name for name in data["files"] if request.values.get(name) is not None]
         assets = {n: await self._upload(await upload_of(str(request.values[n]), request.call)) for n in files}
         graph = fill(data["graph"], data["places"], {**request.values, **assets})
-        name = ""
+        name, reporter = "", ProgressReporter(request.call, previews=self._previews)
         try:
             name = str((await self._submit(request, graph))["id"])
-            ended = await self._wait_for_end(name, ProgressReporter(request.call, previews=self._previews))
+            ended = await self._wait_for_end(name, reporter)
         except asyncio.CancelledError:
             await self._cancel(name, request)
             raise
         outputs = _outputs(name, ended, data["outputs"])
+        reporter.progress(100, 100, "completed")
         kept = [await self._fetch(file, request) for file in outputs.files]
         return result_of(request.tool, name, graph, request.values, outputs, kept)
 

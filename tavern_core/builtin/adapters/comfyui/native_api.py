@@ -105,6 +105,7 @@ class NativeApi:
             raise
         request.must_be_of(_mark_of(entry))
         outputs = outputs_of(run, entry, request.tool.data["outputs"])
+        reporter.progress(len(graph), len(graph), "completed")
         kept = [await self._fetch(file, request) for file in outputs.files]
         return result_of(request.tool, run, graph, request.values, outputs, kept)
 

@@ -95,7 +95,9 @@ class N8nApi:
             run = await self._get(f"/executions/{execution}", {"includeData": "true"})
         except CallError as error:
             raise self._lost(execution, error) from error
-        return self._result_of(execution, run)
+        result = self._result_of(execution, run)
+        call.context.progress(round(time.monotonic() - started), None, f"n8n execution {execution}: success")
+        return result
 
     async def _stop(self, execution: str) -> None:
         """Ask n8n to stop a run. If n8n is older than February 2026, or the key lacks the right, the run goes on."""

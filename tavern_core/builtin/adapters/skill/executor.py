@@ -78,7 +78,10 @@ def _script(tool: ToolSpec, home: ToolHome, folder: Path, arguments: Mapping[str
 
 def _folder(tool: ToolSpec, home: ToolHome) -> Path:
     if home.folder is None:
-        raise ToolFileInvalid(f"tool {tool.name}: a skill needs a folder to lie in")
+        raise ToolFileInvalid(
+            f"tool {tool.name}: a skill needs a folder to lie in",
+            hint="put it into a folder that `skills` of plugin.yaml or `skills.roots` of tavern.yaml names",
+        )
     root = home.folder.resolve()
     folder = (root / str(tool.implementation.get("path", ""))).resolve()
     if not folder.is_relative_to(root) or not folder.is_dir():
