@@ -281,6 +281,14 @@ def test_a_folder_of_the_name_of_its_skill_goes_before_others_of_its_root(projec
         assert "the skill itself" in tavern.skills.get("one").instructions
 
 
+def test_a_link_to_a_skill_is_named_as_the_second_place_of_this_skill(project: Project) -> None:
+    project.skill("skills/one", "the skill itself")
+    (link := project.root / "skills" / "also").symlink_to("one")
+    with project.host() as tavern:
+        (found,) = [d for d in tavern.diagnostics if d.code == "NAME_CONFLICT"]
+    assert found.message == f"the skill 'one' is found twice, as {link.with_name('one')} and as {link}"
+
+
 def test_a_skill_that_cannot_be_used_hides_no_other(project: Project) -> None:
     project.write("skills/one/SKILL.md", "---\nname: one\n---\nNothing describes it.")
     project.skill("mine/one", "The good one.")

@@ -146,14 +146,16 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
                 )
             manifest = "plugin-manifest.json" if plugin.source == "vcp" else "plugin.yaml"
             hint = f"remove one of them, or rename it in its {manifest}"
-            if plugin.row.folder and (plugin.row.folder, plugin.row.prefix) == (winner.row.folder, winner.row.prefix):
-                message = f"the plugin {plugin.name!r} is found twice, as {_listed(winner)} and as {_listed(plugin)}"
-                hint = "remove one of them"
+            kind, shown = "plugin", plugin.name
             if plugin.source == winner.source == "skill":
+                kind, shown = "skill", plugin.facts.display_name or plugin.name
                 message = f"two skills have one name: {winner.origin} is used, {plugin.origin} is not"
                 hint = "a project's skill goes before a user's; remove one of them, or rename it"
-                details["skill"] = plugin.facts.display_name or plugin.name
+                details["skill"] = shown
                 details["origin"] = "user" if plugin.candidate.is_trusted else "project"
+            if plugin.row.folder and (plugin.row.folder, plugin.row.prefix) == (winner.row.folder, winner.row.prefix):
+                message = f"the {kind} {shown!r} is found twice, as {_listed(winner)} and as {_listed(plugin)}"
+                hint = "remove one of them"
             conflicts.append(Diagnostic("NAME_CONFLICT", message, winner.name, hint, details=details))
     return tuple(sorted(winners.values(), key=_name)), tuple(conflicts)
 
