@@ -23,7 +23,7 @@ from tavern_core.flow.workflow_files import SavedMeanwhile, WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.changes import WorkflowChange, differences, in_words
 from tavern_core.graph.json_patch import MOST_VALUES
-from tavern_core.graph.layout import layout
+from tavern_core.graph.layout import is_laid_out, layout
 from tavern_core.graph.patch import PatchedWorkflow, RemovedEdge, apply_patch, conflict, with_revision
 from tavern_core.graph.patch_blame import problems_of_patch
 from tavern_core.graph.patch_ids import with_ids
@@ -276,7 +276,8 @@ def plain_patch(operations: Any) -> list[Any]:
     code = next((code for part, code in _LIMITS.items() if part in problem.message), "NOT_JSON")
     first = problem.path.split("/")[1:2]
     at = int(first[0]) if first and first[0].isdecimal() else None
-    raise PatchRefused(PatchProblem(code, f"the patch {problem.message}", op=at, hint=problem.hint))
+    subject = f"{problem.path}:" if problem.path and code == "NOT_JSON" else "the patch"
+    raise PatchRefused(PatchProblem(code, f"{subject} {problem.message}", op=at, hint=problem.hint))
 
 
 def _parsed(text: str | bytes) -> Any:
@@ -301,12 +302,12 @@ def projected_workflow(workflow: Workflow) -> dict[str, Any]:
 
 
 def with_positions(workflow: Workflow, *, keep: bool = True) -> Workflow:
-    """The workflow with a position for each node that has none.
+    """The workflow with a position for each node that has none, or one that no picture can contain.
 
     Args:
         keep: keep existing positions; False: lay out everything again.
     """
-    if keep and all(node.position for node in workflow.nodes):
+    if keep and is_laid_out(workflow):
         return workflow
     places = layout(workflow, keep=keep)
     raw, made = [], []

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tavern_core.errors import UsageError, WorkflowInvalid, sayable
-from tavern_core.graph.layout import COLUMN, layout
+from tavern_core.graph.layout import COLUMN, is_laid_out, layout
 from tavern_core.graph.problems import FlowProblem, Identity
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
@@ -312,7 +312,7 @@ class _WorkflowDraft:
 
 def _positioned(workflow: Workflow, read: ReadWorkflow) -> Workflow:
     """The workflow with a position for each node; the same object if all have one."""
-    if all(node.position for node in workflow.nodes):
+    if is_laid_out(workflow):
         return workflow
     places = layout(workflow)
     nodes = [

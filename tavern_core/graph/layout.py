@@ -78,6 +78,11 @@ def sizes_of(workflow: Workflow) -> dict[str, Size]:
     }
 
 
+def is_laid_out(workflow: Workflow) -> bool:
+    """Whether each node has a position that a picture can contain."""
+    return all(_point(node.position) is not None for node in workflow.nodes)
+
+
 def _written_sizes(workflow: Workflow) -> dict[str, Size]:
     """The sizes in the file; where it has only one side, the other is estimated."""
     found = {}
@@ -89,13 +94,13 @@ def _written_sizes(workflow: Workflow) -> dict[str, Size]:
 
 
 def _fixed(workflow: Workflow) -> dict[str, Point]:
-    found = {}
-    for node in workflow.nodes:
-        at = node.position or {}
-        x, y = at.get("x"), at.get("y")
-        if _is_number(x, _FARTHEST) and _is_number(y, _FARTHEST):
-            found[node.id] = float(x), float(y)
-    return found
+    return {node.id: at for node in workflow.nodes if (at := _point(node.position)) is not None}
+
+
+def _point(position: Mapping[str, Any] | None) -> Point | None:
+    """The position of a node; None: it has none, or one that no picture can contain."""
+    x, y = (position or {}).get("x"), (position or {}).get("y")
+    return (float(x), float(y)) if _is_number(x, _FARTHEST) and _is_number(y, _FARTHEST) else None
 
 
 def _is_number(value: Any, most: float) -> TypeGuard[float]:

@@ -163,6 +163,17 @@ def test_an_odd_file_is_laid_out_all_the_same(name: str) -> None:
     assert all(abs(x) < 1e10 and abs(y) < 1e10 for x, y in places.values())
 
 
+@each_row("position", [{"x": "1", "y": None}, {"x": 1}, {"x": True, "y": 2}, {"x": 1e300, "y": 0}])
+def test_a_position_that_is_none_is_replaced_where_all_others_have_one(tmp_path: Any, position: dict[str, Any]) -> None:
+    content = flow()
+    content["nodes"][1]["position"] = position
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=tmp_path) as tavern:
+        placed = tavern.workflows.layout(content, keep=True)
+    kept = {node["id"]: node["position"] for node in content["nodes"]}
+    moved = [node.id for node in placed.nodes if node.position != kept[node.id]]
+    assert (moved, overlaps(placed)) == ([content["nodes"][1]["id"]], [])
+
+
 @pytest.mark.slow
 def test_the_work_grows_with_the_number_of_nodes() -> None:
     def work(nodes: int, placed: float) -> int:

@@ -173,6 +173,7 @@ MESSAGES: dict[str, tuple[list[Any], str]] = {
     "a node without a name is named by its operation": ([op("add", "/nodes/-", {"type": "core:Text"}), op("add", "/nodes/-", {"type": "core:Txt"})], "'op 1'"),
     "an ignored id is explained": ([op("add", "/nodes/-", {"type": "core:Text", "id": "n"}), op("add", "/edges/-", edge("n.text", "join.parts"))], '"localId": \'n\''),
     "an ignored id beside a localId is explained": ([op("add", "/nodes/-", {"type": "core:Text", "id": "n", "localId": "m"}), op("add", "/edges/-", edge("n.text", "join.parts"))], "the localId 'm'"),
+    "a value that is not JSON has its place": ([op("add", "/name", math.nan)], "/0/value: NaN is not a JSON number"),
 }  # fmt: skip
 
 
