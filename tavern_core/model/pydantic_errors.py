@@ -195,8 +195,9 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
     if kind == "value_error":  # the same, without a repair
         return PathProblem(path, str(context["error"]), "")
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
-        message = f"{got(value)} is not a plugin name: use words of a-z and 0-9 joined by '-'"
-        return PathProblem(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
+        what, sample = ("name of a slot", "memory") if path[:1] == ("slots",) else ("plugin name", "my-plugin")
+        message = f"{got(value)} is not a {what}: use words of a-z and 0-9 joined by '-'"
+        return PathProblem(path, message, f"write {kebab}" if (kebab := _kebab(value)) else f"for example {sample}")
     if kind == "string_pattern_mismatch" and re.match(context["pattern"], lowered := str(value)[:64].lower()):
         return PathProblem(path, f"{got(value)} must be in lower case", f"write {lowered}")
     return PathProblem(path, _bound(kind, context, value) or details["msg"], "")

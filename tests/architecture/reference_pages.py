@@ -248,7 +248,7 @@ DIAGNOSTICS: Final = {
     "computed, so nothing was compared.",
     "SERVICE_UNMARKED": "Some methods of a service are not marked. They count as changing, so `service:use` does not allow them. "
     "Mark them with `@read_only` or `@mutates`.",
-    "SLOT_UNFILLED": "`slots` of tavern.yaml names a plugin that does not offer this slot.",
+    "SLOT_UNFILLED": "`slots` of tavern.yaml names a plugin that does not offer this slot, or cannot be used.",
     "SUBSCRIBER_FAILED": "A function that subscribed to events failed. Nothing else was affected.",
     "TRACE_INCOMPLETE": "`tavern plugins check --trace`: the plugin's tests failed, did not end or are missing, so the trace is "
     "incomplete.",

@@ -168,6 +168,26 @@ def test_a_slot_has_one_plugin(workshop: Workshop, chosen: dict[str, str], winne
     assert host.plugins[others[1]].state == "disabled"
 
 
+@pytest.mark.parametrize(
+    ("config", "manifest", "why"),
+    [
+        ({}, "requires: {host: '>=99'}", "is failed: second needs tavern-core >=99"),
+        ({}, "start: 5", "is failed: plugin.yaml"),
+        ({"plugins": {"disable": ["second"]}}, "", "is disabled: named in plugins.disable"),
+        ({}, "slots: [other]", "does not offer it"),
+    ],
+)
+def test_a_chosen_plugin_that_cannot_fill_its_slot_is_reported_with_the_reason(
+    workshop: Workshop, config: dict[str, Any], manifest: str, why: str
+) -> None:
+    workshop.folder("first", TOOL, f"{HELLO}\nslots: [memory]")
+    slots = "" if "slots" in manifest else "slots: [memory]"
+    workshop.folder("second", TOOL, f"{HELLO}\n{slots}\n{manifest}")
+    host = workshop.open(config={"slots": {"memory": "second"}, **config})
+    assert f"slots.memory names 'second', which {why}" in reported(host, "SLOT_UNFILLED")
+    assert host.invoke_sync("first:hello").ok
+
+
 # Clashes -----------------------------------------------------------------------------------------------------------------
 
 

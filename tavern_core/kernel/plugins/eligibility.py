@@ -167,15 +167,27 @@ def _judge_slots(records: Mapping[str, PluginRecord], verdicts: dict[str, Plugin
             rivals.setdefault(slot, []).append(record)
     for slot, wanted in chosen.items():
         names = [r.name for r in rivals.get(slot, ())]
-        if wanted not in names:
-            text = f"slots.{slot} names {wanted!r}, which does not offer it"
-            base.diagnostics.add("SLOT_UNFILLED", text, hint=did_you_mean(wanted, names))
+        if wanted in names:
+            continue
+        why, hint = "does not offer it", did_you_mean(wanted, names)
+        condition = verdicts.get(wanted)
+        if condition is not None and _may_offer(records[wanted], slot, condition):
+            why, hint = (
+                f"is {condition.state}: {condition.reason}",
+                f"repair or enable {wanted}, or name another plugin",
+            )
+        base.diagnostics.add("SLOT_UNFILLED", f"slots.{slot} names {wanted!r}, which {why}", hint=hint)
     for slot, claimants in rivals.items():
         winner = min(claimants, key=lambda r: (not r.active, r.name != chosen.get(slot), r.rank, r.name))
         for loser in claimants:
             if loser is not winner and not loser.active:
                 reason = f"slot {slot!r} is taken by {winner.name}; choose with slots: {{{slot}: {loser.name}}} in tavern.yaml"
                 verdicts[loser.name] = PluginCondition("disabled", reason, findings=loser.candidate.findings)
+
+
+def _may_offer(record: PluginRecord, slot: str, condition: PluginCondition) -> bool:
+    """Whether a plugin offers a slot, or would do so if its plugin.yaml could be read."""
+    return slot in record.candidate.facts.slots or condition.state == "failed"
 
 
 def _judge_dependencies(
