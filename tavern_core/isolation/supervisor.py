@@ -27,6 +27,7 @@ from tavern_core.isolation.worker_connections import ConnectionKind, Undelivered
 from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, WorkerSettings, spawn
 from tavern_core.kernel.execution.sync_async_drivers import CancelledBeforeStart, TimeLimit, wait_until_settled
+from tavern_core.kernel.nodes.node_callable import mark_not_begun
 
 MOST_IN_A_ROW: Final = 5
 """Deaths without an answer in between, after which a plugin is paused."""
@@ -277,7 +278,11 @@ class Supervisor:
                     await wait_until_settled(revival, None)
                 except asyncio.CancelledError:
                     raise CancelledBeforeStart from None
-                worker = revival.result()
+                try:
+                    worker = revival.result()
+                except Exception as error:
+                    mark_not_begun(error)
+                    raise
             try:
                 answer = await ask(worker)
             except Undelivered:

@@ -220,8 +220,12 @@ def test_a_restart_that_fails_when_no_call_waits_for_it_any_more_is_not_logged(
 
 @pytest.mark.slow
 def test_a_plugin_that_dies_in_a_row_is_paused_and_says_so(workshop: Workshop) -> None:
-    folder(workshop)
+    step = "\nfrom tavern_core import node\n@node('p:Step')\ndef step() -> int: return 1\n"
+    hook = "@hookimpl\ndef tavern_register_nodes(): return [step]\n"
+    tool = "tools: [{id: step, implementation: {type: node, nodeType: 'p:Step'}}, "
+    folder(workshop, code=CODE + step + hook, manifest=f"nodes: [Step]\n{MANIFEST.replace('tools: [', tool)}")
     host = workshop.open()
+    assert value(host, "p:step") == 1
     kinds = [error.kind for _ in range(6) if (error := host.invoke_sync("p:die").error)]
     assert kinds == ["UPSTREAM_ERROR"] * 5 + ["CIRCUIT_OPEN"]
     refused = host.invoke_sync("p:pid").error
@@ -229,6 +233,9 @@ def test_a_plugin_that_dies_in_a_row_is_paused_and_says_so(workshop: Workshop) -
     assert (refused.kind, refused.outcome, refused.retryable) == ("CIRCUIT_OPEN", "none", True)
     assert 0 < (refused.retry_after_ms or 0) <= 30_000
     assert "5 times in a row" in refused.message
+    nothing_ran = host.invoke_sync("p:step").error
+    assert nothing_ran is not None
+    assert (nothing_ran.kind, nothing_ran.outcome) == ("CIRCUIT_OPEN", "none")
     assert "paused until" in host.plugins["p"].reason
     look = workshop.open(activate="none")
     assert "paused until" in look.plugins["p"].reason  # another process is told as well

@@ -118,7 +118,7 @@ class _HiddenContext:
             outcome = "done" if result.error is None else result.error.outcome
             return result
         finally:
-            run.may_have_changed = run.may_have_changed or outcome != "none"
+            run.changes += outcome != "none"
             in_run.reset(within)
             conversation.reset(talked)
 

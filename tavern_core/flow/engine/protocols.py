@@ -65,8 +65,8 @@ class RunPart(Protocol):
     """Its id; for a resumed run, a new one each time, because its new outputs differ from earlier ones."""
     context: CallContext
     reads: Mapping[str, None] | None
-    may_have_changed: bool
-    """Whether a node, or a call of one, may have changed something since it began or was resumed."""
+    changes: int
+    """How many nodes, and calls of them, may have changed something since it began or was resumed."""
     outer: Frame | None
     facilities: NodeFacilities
     around: NodeInterceptor | None

@@ -126,7 +126,7 @@ class Run:
         """The call within which it runs."""
         self.reads: Mapping[str, None] | None = {} if is_watched(context, self.outer) else None
         """The sources of untrusted content that its nodes have read (`kernel/calls/taint_tracking.py`)."""
-        self.may_have_changed = False
+        self.changes = 0
         self.options = options
         self.targets = options.to
         self.cache = beginning.cache
@@ -230,7 +230,7 @@ class Run:
             self.started,
             latency,
             questions,
-            may_have_changed=self.may_have_changed,
+            may_have_changed=self.changes > 0,
         )
 
     def begin(self) -> None:

@@ -50,6 +50,7 @@ from tavern_core.graph.order import reachable
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slot_compatibility import value_mismatch
 from tavern_core.kernel.nodes.annotation_coercion import adapt, adapt_value
+from tavern_core.kernel.nodes.node_callable import has_not_begun
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import NodeError
@@ -375,7 +376,7 @@ class Scheduler:
         work = self.prepared.works[number]
         self._began[number] = self.run.emit("running", self.prefix + work.step.id)
         if work.may_change:
-            self.run.may_have_changed = True
+            self.run.changes += 1
         if self.streams.open(number, lambda reader: self.outputs[reader] is not None):
             self._release(number, work.step.listeners)
 
@@ -612,6 +613,9 @@ class Scheduler:
             self.streams.end(number, error, is_handled=True)
             self._done(number, SKIPPED, "skipped")
             return
+        is_function = work.code is not None and work.code.cls is None  # a class may have answered `needs` before
+        if work.may_change and is_function and number in self._began and has_not_begun(error):
+            run.changes -= 1
         found = node_error(error, self.prefix + work.step.id, work)
         found = replace(
             found, message=run.mask(found.message), hint=run.mask(found.hint), details=run.mask(dict(found.details))

@@ -68,3 +68,13 @@ def _parts(code: CodeType) -> Iterator[bytes]:
                 yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode(
                     "utf-8", "surrogatepass"
                 )
+
+
+def mark_not_begun(error: BaseException) -> None:
+    """Record on an error of an isolated node that its worker never got the request."""
+    error.__tavern_not_begun__ = True  # type: ignore[attr-defined]
+
+
+def has_not_begun(error: BaseException) -> bool:
+    """Whether no attempt of the failed node has begun; only the host's own code marks errors so, before it runs plugin code."""
+    return getattr(error, "__tavern_not_begun__", None) is True and getattr(error, "__tavern_attempts__", 1) == 1
