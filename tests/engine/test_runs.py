@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 
 from tavern_core.contract.nodes import Node, NodeContext, Out, Port, node
-from tavern_core.errors import UpstreamError
+from tavern_core.errors import BudgetExceeded, CallError, UpstreamError
 from tavern_core.flow.run_handle import follow_events
 from tavern_core.model.node import PassThrough
 from tests.engine.nodes import ALL
@@ -282,10 +282,18 @@ async def test_a_node_is_tried_again_as_often_as_its_file_says(error: BaseExcept
     assert (result.ok, result.outputs["s"]["y"], kinds(run, "s").count("retry")) == (True, 3, 2)
 
 
-async def test_a_node_that_is_to_wait_for_hours_is_not_tried_again() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        UpstreamError("come back tomorrow", outcome="none", retryable=True, retry_after_ms=86_400_000),
+        BudgetExceeded("the budget allows 1", limit="budget.maxToolCalls"),
+    ],
+    ids=lambda error: error.code,
+)
+async def test_a_node_for_which_waiting_does_not_help_is_not_tried_again(error: CallError) -> None:
     @node("t:Busy")
     async def busy() -> Out(y=int):
-        raise UpstreamError("come back tomorrow", outcome="none", retryable=True, retry_after_ms=86_400_000)
+        raise error
 
     run = made(flow({"s": {"type": "t:Busy", "exec": {"retry": {"times": 4, "delayMs": 1}}}}), [*ALL, busy])
     result = await run.execute()

@@ -15,6 +15,7 @@ from tavern_core.contract.nodes import MismatchedInput, NothingCame, Skip
 from tavern_core.errors import (
     ApprovalRejected,
     ApprovalRequired,
+    BudgetExceeded,
     CallError,
     CallTimeout,
     ConnectionLost,
@@ -112,7 +113,8 @@ async def run_with_retries(
         except (Exception, SystemExit) as error:
             asked_ms = getattr(error, "retry_after_ms", None) or 0
             is_last = attempt > times or asked_ms >= LONGEST_WAIT_S * 1000
-            if is_last or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work, scope):
+            is_used_up = isinstance(error, BudgetExceeded) and not error.retryable
+            if is_last or is_used_up or isinstance(error, _NEVER_AGAIN) or not _is_harmless_again(error, work, scope):
                 with suppress(Exception):  # an error may refuse new attributes
                     error.__tavern_attempts__ = attempt  # type: ignore[union-attr]
                 raise
