@@ -224,7 +224,8 @@ def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, An
             raise TypeError(f"expected a mapping of name to {what}")
         for name, thing in answer.items():
             if not _has_form_of(thing, kind):
-                raise TypeError(f"{name!r} is not a {what}: {type(thing).__name__}")
+                article = "an" if what.startswith(("a", "e")) else "a"  # an adapter, an executor
+                raise TypeError(f"{name!r} is not {article} {what}: {type(thing).__name__}")
             yield name, thing
 
     return read
