@@ -5,11 +5,13 @@ Commands are imported when they are used. All errors of commands arrive here, on
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 from typing import Final
 
@@ -24,7 +26,7 @@ from tavern_core.cli.session import CliSession, global_options
 from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
 from tavern_core.errors import TavernError
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
-from tavern_core.model.nearest import suggestion
+from tavern_core.model.nearest import nearest, suggestion
 
 _HELPS: Final = {
     "plugins": "Find, check, grant, enable and disable plugins.",
@@ -59,6 +61,9 @@ _MODULES: Final = {"mcp": "serve", "version": "version_and_completion", "complet
 COMMANDS: Final = {
     name: LazyCommand(f"tavern_core.cli.{_MODULES.get(name, name)}", name, about) for name, about in _HELPS.items()
 }
+
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class App(Group):
@@ -216,9 +221,18 @@ def _failed(error: Exception, session: CliSession) -> int:
             "check that the path is right and that you may use it",
         )
         return errors.USAGE
+    if isinstance(error, OSError) and error.errno in _FULL:  # no file is named: the output, or a temporary file
+        hint = "free some space, or send the output to another place"
+        errors.print_problem("error", "INTERNAL", f"cannot write: {error.strerror}", hint)
+        return errors.FAILED
     hint = "" if session.debug else "run it again with --debug for the traceback, and report it"
     errors.print_problem("error", "INTERNAL", f"{type(error).__name__}: {error}", hint)
     return errors.FAILED
+
+
+def _similar_options(written: str, possible: Sequence[str]) -> list[str]:
+    """The options among those of click that look like `written`; the dashes alone make `--set` one for `--yes`."""
+    return nearest(written, possible) or [option for option in possible if written.strip("-") in option]
 
 
 def _misused(error: click.ClickException) -> int:
@@ -229,7 +243,7 @@ def _misused(error: click.ClickException) -> int:
     hint = ""
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         message = f"No such option: {error.option_name}"
-        hint = suggestion(error.possibilities)
+        hint = suggestion(_similar_options(error.option_name, error.possibilities))
     elif "; did you mean " in message:
         message, _, near = message.partition("; ")
         hint = near

@@ -292,14 +292,20 @@ def _probed(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
 
 
 def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
-    """Plugins that are imported at every start only because plugin.yaml does not name their tools, according to their source."""
+    """What makes tools of a plugin without `tools:` slow or missing: declarations that only its source has, and unread tool files."""
+    from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX
     from tavern_core.review.plugin_check import check_plugin
 
     for status in known:
         folder = Path(status.location)
         if status.provides.get("tools") or status.state in ("failed", "disabled") or not folder.is_dir():
             continue
-        if tools := check_plugin(folder).undeclared_tools:
+        report = check_plugin(folder)
+        for finding in report.findings:
+            if finding.where is not None and finding.where.file.endswith(TOOL_FILE_SUFFIX):
+                text = str(replace(finding, hint=""))
+                yield Diagnostic(finding.code, text, status.name, finding.hint, finding.severity)
+        if tools := report.undeclared_tools:
             message = (
                 f"{status.name} is activated at every start: plugin.yaml does not name its tools {', '.join(tools)}"
             )

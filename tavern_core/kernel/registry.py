@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from typing import NamedTuple
 
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, Location, ToolNotFound
@@ -29,6 +30,13 @@ class RegistryEntry:
     spec: ToolSpec | None = None
     factory: ToolFactory | None = None
     optional: bool = False
+
+
+class LostClash(NamedTuple):
+    """Why an id belongs to another tool, and the repair."""
+
+    reason: str
+    hint: str = "rename one, or disable the other plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,7 @@ class Registry:
         self._by_plugin: dict[str, tuple[tuple[RegistryEntry, ...], Mapping[str, str]]] = {}
         self._rank: dict[str, int] = {}
         self._picture = _RegistrySnapshot({}, {}, {})
-        self._hidden: dict[str, str] = {}
+        self._hidden: dict[str, LostClash] = {}
         self._is_stale = False
         self.generation = 0
 
@@ -111,8 +119,8 @@ class Registry:
         """The tools of one plugin, clashing ones included."""
         return self._by_plugin.get(plugin, ((), {}))[0]
 
-    def shadowed(self) -> Mapping[str, str]:
-        """``plugin:tool`` that lost a clash → reason."""
+    def shadowed(self) -> Mapping[str, LostClash]:
+        """``plugin:tool`` that lost a clash → reason and repair."""
         self._snapshot()
         return self._hidden
 
@@ -145,7 +153,7 @@ class Registry:
             return found
         for spelling in spellings(written[:400]):
             if (lost := self._hidden.get(spelling)) is not None:
-                raise ToolNotFound(lost, hint="rename one, or disable the other plugin", nearest=self.suggest(spelling))
+                raise ToolNotFound(lost.reason, hint=lost.hint, nearest=self.suggest(spelling))
         candidates = self._snapshot().folded.get(fold(written[:400]), ())
         if candidates:
             raise ToolNotFound(
@@ -197,7 +205,7 @@ class Registry:
         aliases: dict[str, str] = {}
         by_fold: dict[str, str] = {}
         loose: dict[str, set[str]] = {}
-        hidden: dict[str, str] = {}
+        hidden: dict[str, LostClash] = {}
         for plugin in sorted(self._by_plugin, key=lambda name: (self._rank[name], name)):
             own_entries, _ = self._by_plugin[plugin]
             folded = ("", "")
@@ -231,7 +239,7 @@ class Registry:
 
     def _add_aliases(
         self, plugin: str, entries: Mapping[str, RegistryEntry], aliases: dict[str, str], loose: dict[str, set[str]]
-    ) -> dict[str, str]:
+    ) -> dict[str, LostClash]:
         """Add the aliases of a plugin's tools to `aliases` and `loose`; returns taken ones, and why they are hidden."""
         hidden = {}
         for alias, target in self._by_plugin[plugin][1].items():
@@ -242,8 +250,8 @@ class Registry:
                 aliases[alias] = target
                 loose.setdefault(fold(alias), set()).add(target)
             else:
-                hidden[alias] = f"alias {alias!r} of {plugin} is already {holder!r}; {holder!r} keeps it"
-                self._diagnostics.add("NAME_CONFLICT", hidden[alias], plugin=plugin)
+                hidden[alias] = LostClash(f"alias {alias!r} of {plugin} is already {holder!r}; {holder!r} keeps it")
+                self._diagnostics.add("NAME_CONFLICT", hidden[alias].reason, plugin=plugin)
         return hidden
 
     def _add_given(
@@ -281,12 +289,13 @@ class Registry:
             return f"{alias!r} is the plugin {plugin!r}; the alias is not used"
         return ""
 
-    def _clash(self, loser: RegistryEntry, winner: RegistryEntry) -> str:
-        text = (
-            f"tool {loser.id!r} of {loser.plugin} has the same name as {winner.id!r} of {winner.plugin}; "
-            f"{winner.plugin} keeps it"
-        )
-        self._diagnostics.add(
-            "NAME_CONFLICT", text, plugin=loser.plugin, hint="rename one, or disable the other plugin"
-        )
-        return text
+    def _clash(self, loser: RegistryEntry, winner: RegistryEntry) -> LostClash:
+        text = f"tool {loser.id!r} of {loser.plugin} has the same name as {winner.id!r} of {winner.plugin}; "
+        if loser.plugin == winner.plugin:  # two workflow files, say
+            lost = LostClash(
+                f"{text}{winner.id!r} keeps it", "rename one: names that differ only in case or punctuation are equal"
+            )
+        else:
+            lost = LostClash(f"{text}{winner.plugin} keeps it")
+        self._diagnostics.add("NAME_CONFLICT", lost.reason, plugin=loser.plugin, hint=lost.hint)
+        return lost

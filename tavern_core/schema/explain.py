@@ -16,6 +16,7 @@ from tavern_core.model import depths
 from tavern_core.model.message_translation import EITHER, Row, joined, say
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.safe_printing import listed
+from tavern_core.schema.json_reader import WORDS, NotJson, read_json
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
 from tavern_core.schema.secret_names import is_secret_name, is_secret_schema
 from tavern_core.schema.secret_scanning import redact_text
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 _MOST_NAMES = 12
+_LONGEST_READ: Final = 100_000
+"""Characters of a text that is read to explain why it is no value."""
 _NUMBER: Final = re.compile(r"\s*[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?\s*")
 
 
@@ -45,6 +48,7 @@ _WORDS: Final[dict[str, Row]] = {
     "hidden": ("{kind} (not shown)", "{kind}（不显示）"),
     "array_of": ("array of {items}", "{items} 的 array"),
     "unquoted_number": ("write the number without quotes", "数不加引号"),
+    "whole_number": ("write a whole number", "写整数"),
     "unquoted_boolean": ("write true or false without quotes", "写 true 或 false，不加引号"),
     "no_number": ("a boolean is not a number", "boolean 不是数"),
     "no_uri": (
@@ -343,12 +347,8 @@ def _literal(value: object) -> str:
 def _explain_type(limit: Any, value: Any) -> tuple[str, str]:
     names = [limit] if isinstance(limit, str) else list(limit)
     hint = ""
-    if isinstance(value, str) and {"integer", "number"} & set(names) and _NUMBER.fullmatch(value):
-        hint = say(_WORDS["unquoted_number"])
-    elif isinstance(value, str) and "boolean" in names:
-        hint = say(_WORDS["unquoted_boolean"])
-    elif isinstance(value, str) and {"object", "array"} & set(names):
-        hint = say(_WORDS["itself"], kind=names[0])
+    if isinstance(value, str):
+        hint = _hint_about_text(names, value)
     elif isinstance(value, bool) and {"integer", "number"} & set(names):
         hint = say(_WORDS["no_number"])
     elif isinstance(value, dict) and set(value) == {"$uri"}:
@@ -358,6 +358,26 @@ def _explain_type(limit: Any, value: Any) -> tuple[str, str]:
     elif "array" in names and not isinstance(value, dict):
         hint = say(_WORDS["into_list"])
     return joined(EITHER, names), hint
+
+
+def _hint_about_text(names: list[Any], text: str) -> str:
+    """How to repair a text in the place of another type; where all values are written as text, it may be a value with a flaw."""
+    if {"integer", "number"} & set(names) and _NUMBER.fullmatch(text):
+        number = float(text)
+        if number in (float("inf"), float("-inf")):
+            return say(WORDS["number_too_large"])
+        is_whole = "number" in names or number.is_integer()
+        return say(_WORDS["unquoted_number" if is_whole else "whole_number"])
+    if "boolean" in names:
+        return say(_WORDS["unquoted_boolean"])
+    if not (kind := next((name for name in names if name in ("object", "array")), "")):
+        return ""
+    if text.lstrip()[:1] in ("{", "[") and len(text) <= _LONGEST_READ:
+        try:
+            read_json(text.strip())
+        except NotJson as error:
+            return redact_text(str(error))
+    return say(_WORDS["itself"], kind=kind)
 
 
 def _explain_enum(limit: Any, value: Any) -> tuple[str, str]:

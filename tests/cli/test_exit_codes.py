@@ -42,6 +42,7 @@ FORM = re.compile(r"\A(error|warning)\[[A-Z_]+\]: .+", re.S)
         (("tols",), 2, "did you mean 'tools'"),
         (("tools", "lst"), 2, "did you mean 'list'"),
         (("tools", "list", "--jsn"), 2, "did you mean '--json'"),
+        (("plugins", "grant", "text", "--yes"), 2, "hint: `tavern plugins grant --help`"),
         (("--set", "limits.depth", "tools", "list"), 2, "key=value"),
         (("--set", "limits.depth=much", "tools", "list"), 2, "error[CONFIG_INVALID]"),
         (("--set", "limits.dept=4", "tools", "list"), 2, "did you mean 'depth'"),

@@ -206,6 +206,11 @@ def test_a_stdout_that_cannot_be_written_is_an_error_reported_once(
     assert done.returncode == 1
     assert done.stderr.count("Bad file descriptor") == 1
     assert "Traceback" not in done.stderr
+    with Path("/dev/full").open("wb") as full:
+        done = run(home, *argv, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.count("cannot write: No space left on device\nhint: free some space") == 1
+    assert "report it" not in done.stderr
 
 
 def test_a_closed_stdout_object_is_no_stdout(noisy: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

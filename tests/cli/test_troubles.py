@@ -113,7 +113,7 @@ def test_doctor_shows_what_a_warning_sends_to_it(tavern: Run, project: Path) -> 
 
 def test_doctor_knows_the_tools_of_workflows(tavern: Run, project: Path) -> None:
     (project / "workflows").mkdir()
-    for name in ("fine", "denied", "a b"):
+    for name in ("fine", "Fine", "denied", "a b"):
         (project / "workflows" / f"{name}.json").write_text('{"nodes": [], "edges": []}')
     (project / "workflows" / "broken.json").write_text("{")
     config = project / "tavern.yaml"
@@ -121,13 +121,26 @@ def test_doctor_knows_the_tools_of_workflows(tavern: Run, project: Path) -> None
     config.write_text((config.read_text() if config.is_file() else "") + lists)
     report = tavern("doctor", "--json").json
     assert [tool["id"] for tool in report["hiddenTools"]] == ["workflow:denied"]
+    assert [d["hint"] for d in report["diagnostics"] if d["code"] == "NAME_CONFLICT"] == [
+        "rename one: names that differ only in case or punctuation are equal"
+    ]
     found = [(d["code"], d["message"].partition(":")[0]) for d in report["diagnostics"] if d["plugin"] in ("", None)]
-    assert [code for code, _ in found].count("WORKFLOW_UNDESCRIBED") == 2, found
+    assert [code for code, _ in found].count("WORKFLOW_UNDESCRIBED") == 3, found
     assert [d["message"] for d in report["diagnostics"] if d["code"] == "CONFIG_INVALID"] == [
         "tavern.yaml: tools.deny[1]: no tool, plugin or alias fits 'workflow:gone'; the entry has no effect"
     ]
     assert {"WORKFLOW_NAME"} <= {code for code, _ in found} and "WORKFLOW_INVALID" not in {code for code, _ in found}
     assert [row["verdict"] for row in report["host"] if row["what"] == "workflows"] == ["error"]
+
+
+def test_doctor_names_tool_files_that_are_not_read(tavern: Run, project: Path) -> None:
+    add(project, "late", "")
+    (project / "plugins" / "late" / "tools").mkdir()
+    (project / "plugins" / "late" / "tools" / "count.tool.json").write_text("{}")
+    found = [d for d in tavern("doctor", "--json").json["diagnostics"] if d["plugin"] == "late"]
+    assert [(d["severity"], d["message"], d["hint"]) for d in found] == [
+        ("warning", "tools/count.tool.json:1:1: this tool file is not read", "tools: {entry: ./tools}")
+    ]
 
 
 def test_doctor_knows_every_extra_of_the_package(tavern: Run) -> None:

@@ -12,6 +12,7 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.manifest.tool_ids import plugin_name
 from tavern_core.kernel.plugins.plugin_record import PluginRecord
+from tavern_core.kernel.registry import LostClash
 from tavern_core.model.naming_rules import folded_id, spellings, split_id
 
 
@@ -30,18 +31,18 @@ class MissingTool:
 
 
 def absence(
-    written: str, records: Mapping[str, PluginRecord], shadowed: Mapping[str, str], diagnostics: Diagnostics
+    written: str, records: Mapping[str, PluginRecord], shadowed: Mapping[str, LostClash], diagnostics: Diagnostics
 ) -> MissingTool | None:
     """The known reason for which a tool is missing; None: none is known.
 
     Args:
         written: an id that the registry does not know.
-        shadowed: id that lost a clash → reason.
+        shadowed: id that lost a clash → reason and repair.
     """
     ids = spellings(written[:400])
     for tool_id in ids:
         if (lost := shadowed.get(tool_id)) is not None:
-            return MissingTool(lost, "rename one, or disable the other plugin", split_id(tool_id)[0])
+            return MissingTool(lost.reason, lost.hint, split_id(tool_id)[0])
     prefixes = dict.fromkeys(split_id(i)[0] for i in ids)
     owners = [records[name] for name in prefixes if name in records]
     owners += [
