@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.plain_data import json_digest
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import ToolError, ToolResult
 
 WARN_AT: Final = 2
 """After this many equal calls with equal results, or equal errors of a tool, the model is warned."""
@@ -53,7 +53,7 @@ class Repetition:
             self._seen_calls.add(call)
             digests.add(json_digest([call, result.ok, result.value, list(result.content)]))
             if (error := result.error) is not None:
-                digests.add(json_digest([past.tool, error.kind, error.message]))
+                digests.add(json_digest([past.tool, error.kind, _stable(error)]))
         self._counts.update(digests)
         return max((self._counts[each] for each in digests), default=0)
 
@@ -66,6 +66,13 @@ class Repetition:
         """Reset the counts, because the model has lost results from its context and may request them again."""
         self._counts.clear()
         self._problems.clear()
+
+
+def _stable(error: ToolError) -> str:
+    """The part of an error that is equal whenever it occurs again: the message of a used-up budget counts the calls."""
+    if error.kind == "BUDGET_EXCEEDED" and not error.retryable and (limit := error.details.get("limit")):
+        return str(limit)
+    return error.message
 
 
 def is_looping(text: str) -> bool:

@@ -112,7 +112,11 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
             raise UsageError(f"@tool({key}=...) takes a list of names, got the string {options[key]!r}")
     options["capabilities"] = frozenset(options.get("capabilities", ()))
     options["tags"] = tuple(options.get("tags", ()))
-    options["examples"] = tuple(_example(e) for e in options.get("examples", ()))
+    if isinstance(examples := options.get("examples", ()), Mapping | str):
+        raise UsageError(
+            f"@tool(examples=...) takes a list of examples, got {examples!r:.80}", hint="put the example into a list"
+        )
+    options["examples"] = tuple(map(_example, examples))
     if not isinstance(limits := options.get("limits", NO_LIMITS), ToolLimits):
         options["limits"] = ToolLimits.from_json(dict(limits) if isinstance(limits, Mapping) else limits)
     mark = ToolMark(**options)
@@ -130,7 +134,7 @@ def _mark(function: F, mark: ToolMark) -> F:
 def _example(example: Example | Mapping[str, Any]) -> Example:
     if isinstance(example, Example):
         return example
-    if "arguments" in example:
+    if isinstance(example, Mapping) and "arguments" in example:
         return Example(example["arguments"], example.get("description", ""), example.get("result"))
     return Example(example)
 

@@ -642,6 +642,7 @@ UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
         "timeout_ms must be a whole number from 1 to 86,400,000, got True",
     ),
     "arguments without names": ({"examples": [{"arguments": [1]}]}, "the arguments of an example are named, got [1]"),
+    "an example that is nothing": ({"examples": [None]}, "the arguments of an example are named, got None"),
     "a wrong schema": ({"parameters": {"type": "array"}}, "t:odd: /type: parameters must be an object at the top"),
 }
 
