@@ -202,6 +202,8 @@ class ListingRefresh:
             self.errors.pop(entry.name, None)
         else:
             self.errors[entry.name] = error
+            if self._connections.flaw(entry) is not None:
+                return  # each process finds it, and it would remain after the adapter's plugin is there again
         health = UpstreamHealth(
             entry.fingerprint,
             time.time(),

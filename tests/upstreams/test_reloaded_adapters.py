@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Event, Tavern, ToolResult
+from tavern_core.errors import UpstreamError
 from tavern_core.model.event import PLUGIN_STATE
 
 MANIFEST = """\
@@ -74,6 +75,11 @@ def opened(tmp_path: Path, code: str) -> Tavern:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plugin.yaml").write_text(MANIFEST)
     (folder / "__init__.py").write_text(code)
+    return again(tmp_path)
+
+
+def again(tmp_path: Path) -> Tavern:
+    """The same host, opened again."""
     config = {
         "plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False},
         "limits": {"drainMs": 0},
@@ -154,3 +160,15 @@ def test_a_connection_that_is_opened_while_the_host_closes_is_closed(tmp_path: P
     result = asyncio.run(main())
     assert result.error is not None and "the host is being closed" in result.error.message, result
     assert closed.read_text() == "old "
+
+
+def test_a_missing_adapter_is_no_error_of_the_upstream_after_its_plugin_is_there(tmp_path: Path) -> None:
+    with opened(tmp_path, CODE.replace("IN_PROCESS", "True")) as host:
+        host.grant("up", all_requested=True)
+        host.upstreams.check_sync("up")
+    away = (tmp_path / "plugins" / "near").rename(tmp_path / "away")
+    with again(tmp_path) as host, pytest.raises(UpstreamError, match="there is no adapter of kind 'near'"):
+        host.upstreams.check_sync("up")
+    away.rename(tmp_path / "plugins" / "near")
+    with again(tmp_path) as host:
+        assert host.upstreams["up"].last_error == ""
