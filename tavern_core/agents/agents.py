@@ -226,7 +226,8 @@ class Agents:
         fields = read_fields(profile, services.names.inactive(), services.names.knowledge)
         by_code = {field for field, section in _BY_CODE.items() if services.contributions.inactive(section)}
         found = (f for f in fields.findings if f.where is None or f.where.pointer not in by_code)
-        return (*findings, *usable_wire_names(written, tools, canonical)[1], *found)
+        unusable = services.catalogue.profiles.known_findings(name)
+        return (*findings, *unusable, *usable_wire_names(written, tools, canonical)[1], *found)
 
     def runs(self, *, context: CallContext | None = None, most: int = 100) -> builtins.list[AgentRecord]:
         """Runs without their events, newest first; with a context, only runs of that caller."""

@@ -112,11 +112,7 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
             raise UsageError(f"@tool({key}=...) takes a list of names, got the string {options[key]!r}")
     options["capabilities"] = frozenset(options.get("capabilities", ()))
     options["tags"] = tuple(options.get("tags", ()))
-    if isinstance(examples := options.get("examples", ()), Mapping | str):
-        raise UsageError(
-            f"@tool(examples=...) takes a list of examples, got {examples!r:.80}", hint="put the example into a list"
-        )
-    options["examples"] = tuple(map(_example, examples))
+    options["examples"] = _examples(options.get("examples", ()))
     if not isinstance(limits := options.get("limits", NO_LIMITS), ToolLimits):
         options["limits"] = ToolLimits.from_json(dict(limits) if isinstance(limits, Mapping) else limits)
     mark = ToolMark(**options)
@@ -129,6 +125,14 @@ def _mark(function: F, mark: ToolMark) -> F:
     except AttributeError as error:
         raise UsageError(f"cannot mark {function!r} as a tool: wrap it in a function") from error
     return function
+
+
+def _examples(given: Iterable[Example | Mapping[str, Any]]) -> tuple[Example, ...]:
+    if isinstance(given, Mapping | str):
+        raise UsageError(
+            f"@tool(examples=...) takes a list of examples, got {given!r:.80}", hint="put the example into a list"
+        )
+    return tuple(map(_example, given))
 
 
 def _example(example: Example | Mapping[str, Any]) -> Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -131,6 +132,22 @@ def test_doctor_knows_the_tools_of_workflows(tavern: Run, project: Path) -> None
     ]
     assert {"WORKFLOW_NAME"} <= {code for code, _ in found} and "WORKFLOW_INVALID" not in {code for code, _ in found}
     assert [row["verdict"] for row in report["host"] if row["what"] == "workflows"] == ["error"]
+
+
+def test_doctor_names_tools_of_profiles_that_no_plugin_can_have(tavern: Run, project: Path) -> None:
+    (project / "profiles").mkdir()
+    inventory = ["text:count", "text:cuont", "nowhere:x", "text:*"]
+    (project / "profiles" / "clerk.json").write_text(json.dumps({"tool_ids_inventory": inventory}))
+
+    def reported(*options: str) -> list[str]:
+        rows = [row for row in tavern(*options, "doctor", "--json").json["host"] if row["what"] == "profile clerk"]
+        return [row["found"].removeprefix("profile clerk: tool_ids_inventory") for row in rows]
+
+    assert reported() == [  # a plugin that names no tools may have `nowhere:x`
+        "[1]: there is no tool 'text:cuont'",
+        "[3]: 'text:*' is a wildcard; an inventory lists its tools one by one",
+    ]
+    assert "[2]: there is no tool 'nowhere:x'" in reported("--no-plugins")
 
 
 def test_doctor_names_tool_files_that_are_not_read(tavern: Run, project: Path) -> None:

@@ -157,6 +157,11 @@ def _listed(search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
     return tools, findings
 
 
+def inventory_findings(profile: AgentProfile, lookup: ToolLookup) -> list[Finding]:
+    """The items of an inventory that cannot be used, with reasons."""
+    return _listed(_InventorySearch(profile, lookup, lookup.ids(), lookup.resolvers()))[1]
+
+
 class ToolLookup(Protocol):
     """Looks up the tools of an inventory."""
 

@@ -218,6 +218,29 @@ class Inventories:
         items = map(str.strip, self.written.get(given)[0].tool_ids_inventory)
         return {split_id(item)[0] for item in items if self.find(item) is None}
 
+    def known_findings(self, given: ProfileLike) -> list[Finding]:
+        """The items of an inventory that cannot be used, as far as known: without those that an inactive plugin may offer.
+
+        Raises:
+            ProfileInvalid: it does not exist, or is invalid (PROFILE_INVALID).
+        """
+        from tavern_core.kernel.access.profiles import inventory_findings
+
+        profile = self.written.get(given)[0]
+        return [each for each in inventory_findings(profile, self) if not self._may_come(each.details.get("id", ""))]
+
+    def _may_come(self, written: str) -> bool:
+        """Whether an inactive plugin or an upstream may offer a tool that is not known."""
+        if not written or "*" in written or self.find(written.strip()) is not None:
+            return False
+        prefix = split_id(written.strip())[0]
+        if self.namespaces.inactive([prefix]):
+            return True
+        records = self._lifecycle.records
+        if (owner := records.get(prefix)) is not None and owner.candidate.source != "upstream":
+            return owner.can_start and not owner.candidate.tool_ids
+        return any(_may_add_tools(record) for record in records.values())
+
     def absent(self, written: str) -> UnresolvedItem | None:
         """Why a tool is missing: its plugin is disabled, its declaration or its file is invalid …"""
         from tavern_core.kernel.access.profiles import UnresolvedItem
@@ -243,6 +266,14 @@ def _may_bring(record: PluginRecord, profile: str) -> bool:
     """Whether a plugin declares this profile, or profiles without names."""
     facts = record.candidate.facts
     return "profiles" in facts.sections and profile in (facts.declared.get("profiles") or (profile,))
+
+
+def _may_add_tools(record: PluginRecord) -> bool:
+    """Whether tools may appear that nothing declares: of code that was not run, of a system that was not asked."""
+    candidate = record.candidate
+    if candidate.source == "upstream":
+        return record.usable and not candidate.tool_ids
+    return candidate.source != "builtin" and candidate.has_code and record.can_start and not candidate.tool_ids
 
 
 def _brings_profiles(record: PluginRecord) -> bool:
