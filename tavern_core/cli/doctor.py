@@ -301,8 +301,10 @@ def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
         if status.provides.get("tools") or status.state in ("failed", "disabled") or not folder.is_dir():
             continue
         report = check_plugin(folder)
+        reported = {finding.message for finding in status.findings}
         for finding in report.findings:
-            if finding.where is not None and finding.where.file.endswith(TOOL_FILE_SUFFIX):
+            is_new = finding.message not in reported
+            if is_new and finding.where is not None and finding.where.file.endswith(TOOL_FILE_SUFFIX):
                 text = str(replace(finding, hint=""))
                 yield Diagnostic(finding.code, text, status.name, finding.hint, finding.severity)
         if tools := report.undeclared_tools:
