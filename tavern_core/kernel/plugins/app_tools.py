@@ -80,12 +80,16 @@ class Registration:
 
     def _add(self, record: PluginRecord, fresh: list[RegistryEntry]) -> tuple[str, ...]:
         known = self._registry.of_plugin(record.name)
-        taken = {folded_id(i): i for i in (*self._registry.entries(), *(entry.id for entry in known))}
+        taken = {**self._registry.entries(), **{entry.id: entry for entry in known}}
+        made: dict[str, str] = {}
         for entry in fresh:
-            if (other := taken.get(folded_id(entry.id))) is not None:
+            folded = folded_id(entry.id)
+            found = taken.get(entry.id) or self._registry.find(entry.id)
+            other = made.get(folded) or (found.id if found is not None and folded_id(found.id) == folded else None)
+            if other is not None:
                 alike = "" if other == entry.id else f" as {other!r}: case, - and _ do not count"
                 raise NameConflict(f"the tool {entry.id!r} is registered already{alike}", hint="choose another name")
-            taken[folded_id(entry.id)] = entry.id
+            made[folded] = entry.id
         entries = [*known, *fresh]
         aliases = {alias: entry.id for entry in entries if entry.spec for alias in entry.spec.aliases}
         self._registry.put(record.name, record.rank, entries, aliases)
