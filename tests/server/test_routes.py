@@ -143,15 +143,17 @@ def test_the_document_describes_every_route_with_its_variables_and_body(desk: Se
             assert operation["security"] == ([] if route.is_public else [{"token": []}])
 
 
+DOCUMENT = document(ROUTES)
+
+
 def problems_of(method: str, path: str, answer: httpx2.Response) -> list[str]:
     """The faults of an answer by the document."""
-    described = document(ROUTES)
-    responses = described["paths"][path][method.lower()]["responses"]
+    responses = DOCUMENT["paths"][path][method.lower()]["responses"]
     response = responses.get(str(answer.status_code), responses["default"])
     media = answer.headers["content-type"].partition(";")[0]
     if media not in response["content"]:
         return [f"{media} is not a media type of {answer.status_code}"]
-    schema = {**response["content"][media]["schema"], "components": described["components"]}
+    schema = {**response["content"][media]["schema"], "components": DOCUMENT["components"]}
     data = answer.text if media == "text/plain" else answer.json()
     return [error.message for error in Draft202012Validator(schema).iter_errors(data)]
 
