@@ -28,6 +28,8 @@ from tavern_core.errors import TavernError
 from tavern_core.model.naming_rules import RESERVED_COMMANDS
 from tavern_core.model.nearest import nearest, suggestion
 
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The numbers of errors of a full disk."""
 _HELPS: Final = {
     "plugins": "Find, check, grant, enable and disable plugins.",
     "tools": "List, explain and call tools.",
@@ -61,9 +63,6 @@ _MODULES: Final = {"mcp": "serve", "version": "version_and_completion", "complet
 COMMANDS: Final = {
     name: LazyCommand(f"tavern_core.cli.{_MODULES.get(name, name)}", name, about) for name, about in _HELPS.items()
 }
-
-
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class App(Group):

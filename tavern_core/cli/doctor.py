@@ -292,7 +292,7 @@ def _probed(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
 
 
 def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
-    """What makes tools of a plugin without `tools:` slow or missing: declarations that only its source has, and unread tool files."""
+    """Plugins without `tools:` that start slowly, because only their source declares tools, or whose tool files are not read."""
     from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX
     from tavern_core.review.plugin_check import check_plugin
 

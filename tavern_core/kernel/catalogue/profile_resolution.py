@@ -227,9 +227,9 @@ class Inventories:
         from tavern_core.kernel.access.profiles import inventory_findings
 
         profile = self.written.get(given)[0]
-        return [each for each in inventory_findings(profile, self) if not self._may_come(each.details.get("id", ""))]
+        return [each for each in inventory_findings(profile, self) if not self._may_appear(each.details.get("id", ""))]
 
-    def _may_come(self, written: str) -> bool:
+    def _may_appear(self, written: str) -> bool:
         """Whether an inactive plugin or an upstream may offer a tool that is not known."""
         if not written or "*" in written or self.find(written.strip()) is not None:
             return False

@@ -251,9 +251,8 @@ def wait_bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any,
                     timer = loop.call_later(GRACE_S, ring)
                 waiting = work.throw(cancelled)
                 if ours and alarms > 1:
-                    rest = loop.create_task(
-                        _as_coroutine(_left_behind(work, waiting))
-                    )  # Python 3.12 takes no generator
+                    # From Python 3.12 on, a task takes no generator.
+                    rest = loop.create_task(_as_coroutine(_left_behind(work, waiting)))
                     rest.add_done_callback(_look)
                     raise TimeLimit(stopped=False, goes_on=_end_of(rest)) from None
             except BaseException as error:  # noqa: BLE001 - thrown in by the event loop; the work's own business

@@ -38,10 +38,10 @@ class DecisionFiles:
 
 
 class SettingsFile:
-    """The file of saved settings; created before it is read.
+    """The file of saved settings. Created before the host reads the file, so that no later change is missed.
 
     Args:
-        reload: reads it again, and calls the callbacks of plugins for what has changed.
+        reload: reads the file again, and calls the callbacks of plugins for what has changed.
     """
 
     def __init__(self, path: Path, reload: Callable[[], object]) -> None:
