@@ -128,7 +128,7 @@ def _mark(function: F, mark: ToolMark) -> F:
 
 
 def _examples(given: Iterable[Example | Mapping[str, Any]]) -> tuple[Example, ...]:
-    if isinstance(given, Mapping | str):
+    if isinstance(given, Mapping | str) or not isinstance(given, Iterable):
         raise UsageError(
             f"@tool(examples=...) takes a list of examples, got {given!r:.80}", hint="put the example into a list"
         )

@@ -219,6 +219,13 @@ NAMELESS: list[Any] = [
 ]
 
 
+@each_row("given", [{"arguments": {"a": 1}}, "a", 5, None])
+def test_the_examples_of_a_tool_are_a_list(given: Any) -> None:
+    with pytest.raises(UsageError, match="takes a list of examples") as refused:
+        tool(examples=given)
+    assert refused.value.hint == "put the example into a list"
+
+
 @pytest.mark.parametrize("things", OF_THIS_MODULE)
 def test_a_list_of_tools_is_named_after_their_module(tmp_path: Path, things: Any) -> None:
     for given in (Plugin(things), things):

@@ -11,6 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tavern_core.errors import ERROR_CODES
+from tavern_core.model.job import Job
+from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.text_call import TextOutcome
 from tavern_core.server.api.openapi import document
 from tavern_core.server.api.problem import STATUSES
 from tavern_core.server.api.route import ANY_TOKEN, Route
@@ -206,6 +209,18 @@ def test_every_answer_of_a_job_has_the_form_that_the_document_describes(desk: Se
             pass
     assert answer("GET", "/api/jobs/{id}", id_)["result"]["value"] == "3 of tea"
     assert answer("POST", "/api/jobs/{id}/cancel", id_) == {"jobId": id_, "cancelled": False}
+
+
+@each_row(
+    ("name", "made"),
+    [
+        ("Job", Job("job-1", "desk:echo", "queued").to_json()), ("JobWithResult", Job("job-1", "desk:echo", "queued").to_json() | {"result": None}),
+        ("Result", ToolResult(True).to_json()), ("Error", ToolError("TIMEOUT", "late").to_json()),
+        ("TextOutcome", TextOutcome().to_json()),
+    ],
+)  # fmt: skip
+def test_the_document_describes_every_key_of_an_answer(name: str, made: dict[str, Any]) -> None:
+    assert DOCUMENT["components"]["schemas"][name]["properties"].keys() == made.keys()
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ _JOB: Final[Mapping[str, Schema]] = {
     "tool": _TEXT,
     "progress": {
         "type": ["object", "null"],
-        "description": "`progress`, `total` and `message`, as far as it is known.",
+        "description": "`done`, `total` and `message`, as the tool last reported them.",
     },
     "questions": {**list_of(_OBJECT), "description": "What it waits for: approvals and questions."},
     "error": _or_null(component("Error")),
