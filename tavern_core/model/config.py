@@ -450,49 +450,50 @@ class StateConfig(FilePart):
 class HostConfig(FilePart):
     """tavern.yaml."""
 
+    # The sections are made without validation, which would compile twenty validators at the import.
     language: Literal["zh", "en"] | None = None
     """Of manuals and feedback for models; None: that of the locale. An agent profile can set its own. Texts of tools are not translated."""
-    plugins: PluginsConfig = PluginsConfig()
+    plugins: PluginsConfig = PluginsConfig.model_construct()
     """The plugins of this host, and how they are loaded."""
-    tools: ToolsConfig = ToolsConfig()
+    tools: ToolsConfig = ToolsConfig.model_construct()
     """The tools that can be used, and other names for them."""
     callers: dict[str, AccessRule] = Field(default_factory=dict)
     """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``, a principal; ``*`` for all others."""
-    capabilities: CapabilitiesConfig = CapabilitiesConfig()
+    capabilities: CapabilitiesConfig = CapabilitiesConfig.model_construct()
     """What calls may do outside the host."""
-    approval: ApprovalConfig = ApprovalConfig()
+    approval: ApprovalConfig = ApprovalConfig.model_construct()
     """Calls that need approval."""
-    limits: LimitsConfig = LimitsConfig()
+    limits: LimitsConfig = LimitsConfig.model_construct()
     """Deadlines, sizes and rates."""
-    idempotency: IdempotencyConfig = IdempotencyConfig()
+    idempotency: IdempotencyConfig = IdempotencyConfig.model_construct()
     """Calls with an idempotency key."""
-    jobs: JobsConfig = JobsConfig()
+    jobs: JobsConfig = JobsConfig.model_construct()
     """Calls in the background."""
-    artifacts: ArtifactsConfig = ArtifactsConfig()
+    artifacts: ArtifactsConfig = ArtifactsConfig.model_construct()
     """Data that is too large for an answer."""
-    metrics: MetricsConfig = MetricsConfig()
+    metrics: MetricsConfig = MetricsConfig.model_construct()
     """Metrics for Prometheus and spans for OpenTelemetry."""
-    state: StateConfig = StateConfig()
+    state: StateConfig = StateConfig.model_construct()
     """The store of keys, approvals, jobs and rates."""
-    mcp: McpConfig = McpConfig()
+    mcp: McpConfig = McpConfig.model_construct()
     """The MCP server."""
-    server: ServerConfig = ServerConfig()
+    server: ServerConfig = ServerConfig.model_construct()
     """The HTTP server."""
-    isolation: IsolationConfig = IsolationConfig()
+    isolation: IsolationConfig = IsolationConfig.model_construct()
     """The box around scripts, code and isolated plugins."""
-    net: NetConfig = NetConfig()
+    net: NetConfig = NetConfig.model_construct()
     """Addresses that the host's own plugins may fetch."""
-    sql: SqlConfig = SqlConfig()
+    sql: SqlConfig = SqlConfig.model_construct()
     """Functions that statements may call."""
-    audit: AuditConfig = AuditConfig()
+    audit: AuditConfig = AuditConfig.model_construct()
     """The audit log."""
-    tam: TamConfig = TamConfig()
+    tam: TamConfig = TamConfig.model_construct()
     """Calls in the text of a model."""
-    workflows: WorkflowsConfig = WorkflowsConfig()
+    workflows: WorkflowsConfig = WorkflowsConfig.model_construct()
     """Workflows, and how they run."""
-    skills: SkillsConfig = SkillsConfig()
+    skills: SkillsConfig = SkillsConfig.model_construct()
     """Folders with skills."""
-    assistant: AssistantConfig = AssistantConfig()
+    assistant: AssistantConfig = AssistantConfig.model_construct()
     """The creation assistant, and the search for node types."""
     knowledge: dict[Annotated[str, AfterValidator(_knowledge_name)], KnowledgeConfig] = Field(default_factory=dict)
     """Knowledge bases by name."""

@@ -15,6 +15,7 @@ from tavern_core import Tavern
 from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config.config_key_lookup import key_path
 from tavern_core.kernel.config.configuration import LoadedConfig, load, prepare_home, show
+from tavern_core.model.config import HostConfig
 from tests.rows import each_row
 
 
@@ -55,6 +56,11 @@ def test_without_any_source_the_defaults_hold(place: Path) -> None:
     assert loaded.config.profiles == (str(place / "project" / "profiles"),)
     assert (loaded.base_dir, loaded.home, loaded.project_file) == (place / "project", place / "home", None)
     assert {row.origin for row in show(loaded)} == {"default"}
+
+
+def test_the_defaults_are_what_their_own_validation_would_make_of_them() -> None:
+    defaults = HostConfig.model_construct()
+    assert HostConfig.model_validate_json(defaults.model_dump_json(by_alias=True), strict=True) == defaults
 
 
 def test_a_folder_whose_name_is_no_utf8_can_hold_a_project(place: Path) -> None:

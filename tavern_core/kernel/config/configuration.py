@@ -41,21 +41,22 @@ from tavern_core.kernel.config.layer_reading import (
 )
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secret_masking import mask_setting
-from tavern_core.model.config import AssistantConfig, HostConfig, PluginsConfig, SkillsConfig, WorkflowsConfig
+from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.path_problem import PathProblem
 from tavern_core.model.pydantic_errors import explain
 
 _KEPT: Final = ("tavern.lock", "audit", "settings.json", "plugins.json", "runs.db")
 DEFAULT: Final = "default"
+_DEFAULTS: Final = HostConfig.model_construct()
 _FOLDERS: Final[Mapping[Keys, tuple[str, ...]]] = {
-    ("plugins", "roots"): PluginsConfig().roots,
-    ("plugins", "vcp"): PluginsConfig().vcp,
-    ("profiles",): HostConfig().profiles,
-    ("skills", "roots"): SkillsConfig().roots,
-    ("skills", "user"): SkillsConfig().user,
-    ("workflows", "roots"): WorkflowsConfig().roots,
-    ("assistant", "examples"): AssistantConfig().examples,
+    ("plugins", "roots"): _DEFAULTS.plugins.roots,
+    ("plugins", "vcp"): _DEFAULTS.plugins.vcp,
+    ("profiles",): _DEFAULTS.profiles,
+    ("skills", "roots"): _DEFAULTS.skills.roots,
+    ("skills", "user"): _DEFAULTS.skills.user,
+    ("workflows", "roots"): _DEFAULTS.workflows.roots,
+    ("assistant", "examples"): _DEFAULTS.assistant.examples,
 }
 """The lists of folders, with their defaults."""
 _KNOWLEDGE: Final = "knowledge"
@@ -287,6 +288,8 @@ def _of_layers(merged: Mapping[str, Any], layers: Sequence[ConfigLayer]) -> Host
 
 def _validated(data: Mapping[str, Any]) -> HostConfig:
     """Validate strictly: ``"5"`` is not a number and ``true`` is not 1. By way of JSON, where a list is a list."""
+    if not data:
+        return _DEFAULTS
     free = {key: value for key, value in data.items() if key in FREE and isinstance(value, Mapping)}
     described = {key: value for key, value in data.items() if key not in free}
     text = json.dumps(described, default=_as_text)
@@ -365,7 +368,8 @@ def _merge(layers: list[ConfigLayer], base: Path) -> tuple[dict[str, Any], dict[
             if path in _FOLDERS or (path[0] == _KNOWLEDGE and path[2:] in (("path",), ("paths",))):
                 written = [value] if isinstance(value, str) else value
                 folders[path] = tuple(_folder(layer.base, item) for item in written if item)
-            put(merged, path, value)
+            if layer is not defaults:
+                put(merged, path, value)
             origins[".".join(path)] = layer.origin(path)
     return merged, folders, origins
 
