@@ -120,10 +120,17 @@ class ToolManager(Protocol):
         ...
 
     @mutates
-    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+    async def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> dict[str, Any]:
         """Call a tool; its result as JSON, also that of a failure.
 
-        The call has the grants of the plugin, limited by the permissions of its tool's caller.
+        The call has the grants of the plugin, limited by the permissions of its tool's caller. Equal calls with the same
+        key run once (docs/governance.md).
         """
         ...
 

@@ -202,8 +202,22 @@ class NodeContext(ABC):
         """The value of a lazy input: its sources run now if they have not run yet."""
 
     @abstractmethod
-    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
-        """Call a tool for the caller of the workflow, within the permissions of both."""
+    async def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        """Call a tool for the caller of the workflow, within the permissions of both.
+
+        Args:
+            tool: its id.
+            arguments: by name.
+            purpose: the reason, for the audit log; empty: the node.
+            idempotency_key: equal calls with the same key run once (docs/governance.md), also if the run is resumed.
+        """
 
     @abstractmethod
     async def ask(

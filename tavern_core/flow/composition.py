@@ -71,10 +71,15 @@ class WorkflowServices:
 
 
 def _invoke(
-    pipeline: Pipeline, tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
+    pipeline: Pipeline,
+    tool: str,
+    arguments: Mapping[str, Any] | None,
+    context: CallContext | None,
+    purpose: str,
+    key: str | None,
 ) -> Coroutine[Any, Any, ToolResult]:
     """Make a call for a node or a model."""
-    return pipeline.run(pipeline.compiler.base.mode, tool, arguments, context, purpose, None, DOOR)
+    return pipeline.run(pipeline.compiler.base.mode, tool, arguments, context, purpose, key, DOOR)
 
 
 def _governance(specs: ToolSpecs, plugin_workflows: PluginWorkflows) -> LlmGovernance:

@@ -41,12 +41,17 @@ class DryRunModels(Models):
         return self.find(name)
 
     async def _dry_run(
-        self, tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None,
+        purpose: str,
+        key: str | None,
     ) -> ToolResult:
         """Pass all checks of a call and return a sample of the tool's result."""
         pipeline = self._pipeline
         mode = pipeline.compiler.base.mode
-        result = await pipeline.run(mode, tool, arguments, context, purpose, None, DOOR, DRY_RUN)
+        result = await pipeline.run(mode, tool, arguments, context, purpose, key, DOOR, DRY_RUN)
         if result.error is not None:
             return result
         schema = (await pipeline.compiler.find(tool, context)).spec.output_schema

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tavern_core.kernel.plugins.contribution_registry import Contributions
 
 
-Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
-"""(tool, arguments, context, purpose): a call through the one pipeline."""
+Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str, str | None], Coroutine[Any, Any, ToolResult]]
+"""(tool, arguments, context, purpose, idempotency key): a call through the one pipeline."""
 DOOR: Final = "workflow"
 """The entry point of these calls, and of those of nodes."""
 OnText = Callable[[str], object]
@@ -205,7 +205,7 @@ class Models:
         token, receiver = _uses_originals.set(uses_originals), _on_text.set(None if on_text is None else passed_on)
         try:
             question = {"model": request.model, "messages": request.messages, "options": request.options}
-            result = await self.invoke(which, question, use.context, request.purpose)
+            result = await self.invoke(which, question, use.context, request.purpose, None)
         except BaseException:  # the caller's task is cancelled
             use.broke_off()
             governance.budgets.add(use)

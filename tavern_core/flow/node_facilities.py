@@ -59,9 +59,9 @@ class NodeFacilities:
         return self._artifacts.put(data, media_type, name=name, context=self._caller(context)).link()
 
     async def invoke(
-        self, tool: str, arguments: Mapping[str, Any] | None, context: CallContext, purpose: str
+        self, tool: str, arguments: Mapping[str, Any] | None, context: CallContext, purpose: str, key: str | None
     ) -> ToolResult:
-        return await self._models.invoke(tool, arguments, self._caller(context), purpose)
+        return await self._models.invoke(tool, arguments, self._caller(context), purpose, key)
 
     def may_be_repeated(self, tool: str) -> bool:
         """Whether a second call of a tool does no harm, whatever the result of the first."""

@@ -111,9 +111,15 @@ class _Tools(_PluginService):
     def why(self, tool: str) -> dict[str, Any]:
         return self._backends.tools.why(tool, context=self._caller).to_json()
 
-    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+    async def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> dict[str, Any]:
         run, mode = self._backends.pipeline.run, self._backends.base.mode
-        result = await run(mode, tool, arguments, self._caller, purpose, None, "plugin")
+        result = await run(mode, tool, arguments, self._caller, purpose, idempotency_key, "plugin")
         return result.to_json()
 
 

@@ -195,8 +195,8 @@ class HostRequestHandler:
             case "ask":
                 return VALUES.encode(done(ctx.ask(*values)))
             case "invoke":
-                tool, arguments, options = values
-                return CALLS.encode(done(ctx.invoke(tool, arguments, **options)))
+                tool, arguments, purpose, key = values
+                return CALLS.encode(done(ctx.invoke(tool, arguments, purpose=purpose, idempotency_key=key)))
         raise ToolFailed(f"a node does not offer {what!r:.80}")
 
     def _answered(self, worker: WorkerClient, message: dict[str, Any]) -> Any:

@@ -103,6 +103,13 @@ LOOKS: list[tuple[str, str, tuple[Any, ...], Any]] = [
 ]
 CHANGES: list[tuple[str, str, tuple[Any, ...], Any]] = [
     ("toolManager", "invoke", ("greeter:hello", {"name": "you"}), lambda found: found["value"] == "hello you"),
+    ("toolManager", "invoke", ("greeter:hello", {"name": "me"}, "", "k"), lambda found: found["value"] == "hello me"),
+    (
+        "toolManager",
+        "invoke",
+        ("greeter:hello", {"name": "you"}, "", "k"),
+        lambda found: found["error"]["kind"] == "IDEMPOTENCY_CONFLICT",
+    ),
     (
         "workflowManager",
         "run",

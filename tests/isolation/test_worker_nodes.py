@@ -39,7 +39,9 @@ def add(a: int, b: Annotated[int, Port(min=0, max=9)] = 1) -> Out(sum=int, text=
 async def later(ctx: NodeContext, word: Literal["a", "b"] = "a", point: Point | None = None) -> str:
     """Later."""
     ctx.progress(1, 2, "half")
-    called = await ctx.invoke("p:where", {})
+    called = await ctx.invoke("p:where", {}, idempotency_key=ctx.run_id)
+    again = await ctx.invoke("p:where", purpose="again", idempotency_key=ctx.run_id)
+    assert again.meta["idempotency"] == "replayed" and again.value == called.value
     assert not ctx.is_cancelled and ctx.type == "p:Later" and ctx.attempt == 1
     return f"{word} {point.x if point else None} {called.ok}"
 

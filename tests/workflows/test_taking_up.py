@@ -457,7 +457,7 @@ async def test_what_depends_on_a_node_that_ran_again_runs_again(flows: Flows) ->
 PROGRAM = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from tavern_core import NodeContext, Out, Plugin, Tavern, hookimpl, node
+from tavern_core import NodeContext, Out, Plugin, Tavern, hookimpl, node, tool
 from tavern_core.errors import TavernError
 
 root, what, ready = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -466,22 +466,41 @@ root, what, ready = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 async def ask(ctx: NodeContext) -> Out(y=str):
     return await ctx.ask({"type": "string"})
 
+def written(line):
+    with (root / "ran.txt").open("a") as file:
+        file.write(line + "\\n")
+
 @node("k:Note")
 async def note(x: str) -> Out(y=str):
-    with (root / "ran.txt").open("a") as file:
-        file.write(x + "\\n")
+    written(x)
     if what == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     return x
 
-class Nodes:
+@tool
+def pay() -> str:
+    written("paid")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@node("k:Pay")
+async def paying(ctx: NodeContext) -> Out(y=str):
+    written((await ctx.invoke("k:pay", idempotency_key=ctx.run_id)).error.outcome)
+    return ""
+
+class Contributions:
+    @hookimpl
+    def tavern_register_tools(self):
+        return [pay]
+
     @hookimpl
     def tavern_register_nodes(self):
-        return [ask, note]
+        return [ask, note, paying]
 
 async def main():
     settings = {"workflows": {"roots": [str(root / "workflows")]}}
-    async with Tavern.open(settings, plugins=[Plugin(Nodes(), name="k")], home=root / "home") as tavern:
+    async with Tavern.open(settings, plugins=[Plugin(Contributions(), name="k")], home=root / "home") as tavern:
+        if what == "pays":
+            await tavern.workflows.run("flow", run_id="one")
         if what == "waits":
             handle = await tavern.workflows.start("flow", run_id="one")
             async for event in handle.events():
@@ -490,7 +509,8 @@ async def main():
         print("ready", flush=True)
         sys.stdin.readline()
         try:
-            print((await tavern.workflows.resume("one", {"q#1": what})).state)
+            answers = {} if what == "later" else {"q#1": what}
+            print((await tavern.workflows.resume("one", answers)).state)
         except TavernError as error:
             print(error.code, error.message)
 
@@ -513,6 +533,14 @@ class Program:
         """Let it go on to its end: (exit code, what it said)."""
         said, wrong = self._process.communicate("go\n", timeout=60)
         return self._process.wait(), said.strip() + wrong
+
+
+@pytest.mark.slow
+def test_a_call_with_a_key_is_not_made_again_when_its_run_is_taken_up(flows: Flows) -> None:
+    flows.write("flow", {"p": "k:Pay"})
+    assert Program(flows.root, "pays").end()[0] == -signal.SIGKILL
+    assert Program(flows.root, "later").end() == (0, "ready\ncomplete")
+    assert (flows.root / "ran.txt").read_text().split() == ["paid", "unknown"]
 
 
 @pytest.mark.slow

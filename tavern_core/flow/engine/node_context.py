@@ -57,8 +57,15 @@ class RunningNode(NodeContext):
     async def need(self, key: str) -> Any:
         return _settled(await self._behind("need", key))
 
-    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
-        return _settled(await self._behind("invoke", tool, arguments, options))  # type: ignore[no-any-return]
+    async def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        return _settled(await self._behind("invoke", tool, arguments, purpose, idempotency_key))  # type: ignore[no-any-return]
 
     async def ask(
         self,
@@ -104,17 +111,18 @@ class _HiddenContext:
     def need(self, key: str) -> Awaited:
         return _waited(self.scope.need(self.number, key), "need")
 
-    def invoke(self, tool: str, arguments: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Awaited:
-        return _waited(self._invoke(tool, arguments, options), "invoke")
+    def invoke(self, tool: str, arguments: Mapping[str, Any] | None, purpose: str, key: str | None) -> Awaited:
+        return _waited(self._invoke(tool, arguments, purpose, key), "invoke")
 
-    async def _invoke(self, tool: str, arguments: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ToolResult:
+    async def _invoke(
+        self, tool: str, arguments: Mapping[str, Any] | None, purpose: str, key: str | None
+    ) -> ToolResult:
         # Who called the workflow is asked where that is possible; else what the tool asks is a question of the run.
         talked = conversation.set(conversation.get() or _Conversation(self))
         within = in_run.set(True)
         run, outcome = self.run, "unknown"
         try:
-            purpose = str(options.get("purpose") or self.purpose)
-            result = await run.facilities.invoke(tool, arguments, run.context, purpose)
+            result = await run.facilities.invoke(tool, arguments, run.context, purpose or self.purpose, key)
             outcome = "done" if result.error is None else result.error.outcome
             return result
         finally:

@@ -227,8 +227,16 @@ class _RemoteContext(NodeContext):
             raise _NothingCame(key)
         return adapt_value(self._adapters, key, VALUES.decode(found), _mismatch)
 
-    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
-        packed = await self._request_later("invoke", tool, None if arguments is None else dict(arguments), options)
+    async def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        given = None if arguments is None else dict(arguments)
+        packed = await self._request_later("invoke", tool, given, purpose, idempotency_key)
         result: ToolResult = CALLS.decode(packed, {"trusted": True})
         return result
 
