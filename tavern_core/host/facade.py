@@ -462,7 +462,7 @@ class Tavern:
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
-            return _inside_a_loop("invoke_sync", f"invoke({call.tool!r:.80}, ...)")
+            return _inside_a_loop("invoke_from_sync", f"invoke_from({call.door!r:.80}, {call.tool!r:.80}, ...)")
         return self._answer(self._host.invoke_from(call))
 
     async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:

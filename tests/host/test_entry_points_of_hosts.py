@@ -47,11 +47,14 @@ def test_without_an_event_loop_it_returns_the_result_as_its_sync_twin_does(opene
 def test_the_sync_twin_refuses_inside_a_loop_and_a_closed_host_answers_both(opened: Opened) -> None:
     host = opened(tools(wait))
 
-    async def inside() -> str:
+    async def inside() -> tuple[str, str]:
         error = host.invoke_from_sync("bot", "t:wait").error
-        return error.message if error else ""
+        assert error is not None
+        return error.message, error.fix
 
-    assert "inside a running event loop" in run(inside())
+    message, fix = run(inside())
+    assert message.startswith("invoke_from_sync was called inside a running event loop")
+    assert fix == "use `await tavern.invoke_from('bot', 't:wait', ...)`"
     host.__exit__(None, None, None)
 
     async def late() -> str:
