@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Budget, CallContext, Plugin, deny, hookimpl, tool
+from tavern_core import Budget, CallContext, Plugin, deny, hookimpl, require_approval, tool
 from tavern_core.__main__ import main
 from tavern_core.errors import ToolNotFound, UpstreamError
 
@@ -37,7 +37,8 @@ class Hooks:
 
     @hookimpl
     def tavern_check_call(self, call: Any) -> Any:
-        return deny("no") if call.arguments.get("text") == "no" else None
+        text = call.arguments.get("text")
+        return {"no": deny("no"), "perhaps": require_approval("unsure")}.get(text)
 
     @hookimpl
     def tavern_transform_result(self, result: Any) -> Any:
@@ -83,6 +84,7 @@ def test_hooks_defaults_rules_and_the_log_add_their_steps_and_name_who_wants_the
         ({"text": "five"}, None, "validate_input"),
         ({"text": 1}, None, "validate_input"),
         ({"text": "no"}, None, "check_call"),
+        ({"text": "perhaps"}, None, "approval"),
         ({"text": "?"}, None, "execute"),
         ({"text": "wrong"}, None, "validate_output"),
     ],

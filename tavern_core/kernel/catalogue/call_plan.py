@@ -5,7 +5,7 @@ A feature that is off is None here, and the pipeline skips it with one test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -258,7 +258,7 @@ def _facts(plan: CallPlan) -> dict[str, Any]:
     }
 
 
-def _plugins(implementations: tuple[HookImplementation, ...]) -> tuple[str, ...]:
+def _plugins(implementations: Iterable[HookImplementation]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.plugin for one in implementations))
 
 
@@ -279,13 +279,16 @@ def _steps(plan: CallPlan) -> Iterator[PlanStep]:
         yield PlanStep("defaults", "fills in the defaults of the schema")
     yield PlanStep("validate_input", "checks the arguments against the input schema")
     if plan.hooks.gates:
-        yield PlanStep("check_call", "gates allow or refuse the call", _plugins(plan.hooks.gates))
+        does = "gates allow or refuse the call, or require approval"
+        yield PlanStep("check_call", does, _plugins(plan.hooks.gates))
     if plan.is_judged_after_reading:
         does = "asks before an effect, or a new address, after an agent has read untrusted content"
         yield PlanStep("after_untrusted", does)
     if (rule := plan.admission.approval) is not None:
         does = "refuses the call" if rule.decision == "deny" else "asks for approval"
         yield PlanStep("approval", f"{does}: {rule.reason}", (rule.place,))
+    elif gates := [gate for gate in plan.hooks.gates if not gate.is_builtin]:
+        yield PlanStep("approval", "asks for approval if a gate requires it", _plugins(gates))
     if plan.is_recorded:
         yield PlanStep("record_call", "writes TOOL_CALLED", _plugins(plan.hooks.events))
     yield from plan.bounds.steps
