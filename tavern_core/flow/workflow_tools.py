@@ -87,16 +87,10 @@ class WorkflowTools:
         self._changed = tables.base.signals.tools
         tables.base.signals.lookup.subscribe(self.catch_up)
 
-    def list(self, rank: int, *, now: bool) -> None:
-        """Register a tool for each workflow, from now on; an unreadable one is a diagnostic.
-
-        Args:
-            now: False: at the first use of tools, because the files are read for that.
-        """
+    def list(self, rank: int) -> None:
+        """Register a tool for each workflow, at each use of tools from now on; an unreadable one is a diagnostic."""
         self._rank = rank
         self._last_stamp = None
-        if now:
-            self.catch_up()
 
     def catch_up(self) -> None:
         """Register the current workflows if anything has changed."""

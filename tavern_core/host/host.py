@@ -131,12 +131,11 @@ class Host:
         return self.calls.pipeline.compiler
 
     async def start(self, activate: Activate) -> None:
-        """Activate plugins that must be active from the start, and register the existing workflows as tools."""
+        """Activate plugins that must be active from the start. Workflows become tools at the first use of tools."""
         self.isolation.sandboxes.work.sweep()
         await self.plugins.reconciler.start(activate)
         if self.base.config.workflows.as_tools:
-            rank = self.plugins.lifecycle.records["core-flows"].rank
-            self.flow.tools.list(rank, now=activate != "none")
+            self.flow.tools.list(self.plugins.lifecycle.records["core-flows"].rank)
         if activate != "none":
             self.plugins.decisions.start()
 
