@@ -212,12 +212,21 @@ def _with_node(text: str, node: yaml.MappingNode, path: Keys, written: str) -> s
 
 
 def _appended(text: str, node: yaml.MappingNode, path: Keys, written: str) -> str:
-    end = _end(node)
     if node.flow_style:
-        before = text[: end - 1].rstrip()
-        comma = "" if not node.value else " " if before.endswith(",") else ", "
-        return before + comma + _flow_path(path, written) + text[end - 1 :]
-    line_end = text.find("\n", end)
+        written = _flow_path(path, written)
+        if not node.value:
+            start = node.start_mark.index + 1
+            return text[:start] + written + text[start:]
+        end = _end(node.value[-1][1])
+        comma = re.match(r"\s*,", text[end:])
+        before, after = (text[:end] + comma[0], text[end + comma.end() :]) if comma else (text[:end] + ",", text[end:])
+        rest = re.match(r"[ \t]*(?:#[^\n]*)?\n", after)
+        if rest is None:
+            return f"{before} {written}{after}"
+        line = text.rfind("\n", 0, end) + 1
+        indent = text[line:].removesuffix(text[line:].lstrip(" \t"))
+        return f"{before}{rest[0]}{indent}{written}\n{after[rest.end() :]}"
+    line_end = text.find("\n", _end(node))
     line_end = len(text) if line_end < 0 else line_end
     indent = " " * node.value[0][0].start_mark.column
     return text[:line_end] + "\n" + _block(path, written, indent).rstrip("\n") + text[line_end:]
