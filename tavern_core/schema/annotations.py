@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined, SchemaError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model import depths
 from tavern_core.model.parameter_guard_marks import MARK, Guard
+from tavern_core.schema.patterns import reason_in, untried
 
 _SCALARS: Mapping[Any, Mapping[str, Any]] = {
     int: {"type": "integer"},
@@ -38,6 +39,17 @@ _SCALARS: Mapping[Any, Mapping[str, Any]] = {
 
 class NoSchema(Exception):
     """An annotation that has no JSON Schema; the text gives the reason."""
+
+
+class ConstraintInvalid(NoSchema):
+    """An annotation with a bound or a pattern that cannot be used: ``Field(pattern="(?=a)")``."""
+
+    def __init__(self, error: SchemaError, beginning: str = "") -> None:
+        reason = reason_in(str(error))
+        message, self.hint = (
+            untried(reason) if reason else (" ".join(str(error).split()), "correct the bounds in its annotation")
+        )
+        super().__init__(f"{beginning}{message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,8 @@ def standing_alone(annotation: Any, mode: JsonSchemaMode) -> tuple[dict[str, Any
         adapter = _standing_alone(annotation)
     except PydanticUserError:
         return None, TypeAdapter(InstanceOf[annotation]) if isinstance(annotation, type) else None
+    except SchemaError as error:
+        raise ConstraintInvalid(error) from error
     except (TypeError, NameError, AttributeError, ValueError, RecursionError) as error:
         raise NoSchema(str(error)) from error
     try:
@@ -204,6 +218,8 @@ def _adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
         return TypeAdapter(modern(annotation))
     except PydanticUserError as error:
         raise NoSchema(f"parameter {name!r}: {_first_line(error)}") from error
+    except SchemaError as error:
+        raise ConstraintInvalid(error, f"parameter {name!r}: ") from error
     except (TypeError, NameError, AttributeError, ValueError, RecursionError) as error:
         raise NoSchema(f"parameter {name!r}: {error}") from error
 

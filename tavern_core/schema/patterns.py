@@ -64,9 +64,14 @@ def pattern_flaw(pattern: str) -> tuple[str, str] | None:
     try:
         matcher(pattern)
     except PatternInvalid as error:
-        hint = next((hint for word, hint in _HINTS.items() if word in str(error)), "compare it with ECMA-262")
-        return f"the pattern cannot be tried: {error}", hint
+        return untried(str(error))
     return None
+
+
+def untried(reason: str) -> tuple[str, str]:
+    """Message and hint for a pattern that is not supported."""
+    hint = next((hint for word, hint in _HINTS.items() if word in reason), "compare it with ECMA-262")
+    return f"the pattern cannot be tried: {reason}", hint
 
 
 def written_out(pattern: str, names: Iterable[str], number: int) -> str:
@@ -79,6 +84,11 @@ def written_out(pattern: str, names: Iterable[str], number: int) -> str:
     return rf"(?#{number})\A(?:{fitting})\Z" if fitting else rf"(?#{number})(?!)"
 
 
+def reason_in(report: str) -> str:
+    """The complaint of Rust's regular expressions in a report of pydantic; empty: there is none."""
+    return found[1] if (found := _REASON.search(report)) is not None else ""
+
+
 def _reason(pattern: str) -> str:
     """The complaint of Rust's regular expressions."""
     from pydantic_core import SchemaError, SchemaValidator, core_schema
@@ -86,7 +96,7 @@ def _reason(pattern: str) -> str:
     try:
         SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except (SchemaError, UnicodeEncodeError) as error:
-        if (found := _REASON.search(str(error))) is not None:
-            return found[1]
+        if reason := reason_in(str(error)):
+            return reason
         return "its size limit is exceeded" if "size limit" in str(error) else "it is not a regular expression"
     return "it is not a regular expression of ECMA-262"

@@ -21,7 +21,14 @@ from pydantic_core import PydanticSerializationError, PydanticUndefined, to_json
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.schema.annotations import AnnotationSchema, NoSchema, default_in, description_in, translate
+from tavern_core.schema.annotations import (
+    AnnotationSchema,
+    ConstraintInvalid,
+    NoSchema,
+    default_in,
+    description_in,
+    translate,
+)
 from tavern_core.schema.bounded_json_copying import json_copy
 from tavern_core.schema.deserialization import Convert, converter
 from tavern_core.schema.docstring import docstring_of
@@ -196,6 +203,8 @@ class _SignatureReader:
     def translate(self, hints: Mapping[str, Any]) -> tuple[dict[str, AnnotationSchema], dict[str, Any]]:
         try:
             return translate(hints, "validation")
+        except ConstraintInvalid as error:
+            raise self.refuse(printable(str(error), 300), error.hint) from error
         except NoSchema as error:
             hint = "use JSON types, a pydantic model, a dataclass, a TypedDict or an Enum"
             raise self.refuse(printable(str(error), 300), hint) from error
@@ -216,6 +225,10 @@ class _SignatureReader:
             if hint is Any:
                 return None
             schemas, definitions = translate({"result": hint}, "serialization")
+        except ConstraintInvalid as error:
+            raise self.refuse(
+                printable(str(error).replace("parameter 'result'", "its result", 1), 300), error.hint
+            ) from error
         except (SchemaInvalid, NoSchema):
             return None
         schema = dict(schemas["result"].schema)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from tavern_core import Plugin, Tavern, tool
+from tavern_core import Out, Plugin, Tavern, hookimpl, node, tool
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.guarded_value_search import compile_guarded
 from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.validate import compile_output_validator, compile_validator
-from tests.rows import each_row
+from tests.rows import each_row, row
 
 FINE = [
     "^a+$", "^(ab)+$", "(a|ab)*c", "^(\\d{1,3}\\.){3}\\d{1,3}$", "^([a-zA-Z0-9]+-)*[a-z]+$", "^([a-z]{2}){1,50}$",
@@ -120,16 +120,34 @@ def test_foreign_schemas_keep_what_can_be_validated_and_say_what_is_not() -> Non
         assert not validator.is_valid(wrong)
 
 
-def test_a_tool_with_a_pattern_that_cannot_be_tried_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_tool_or_node_with_a_pattern_that_cannot_be_tried_is_refused_with_place_reason_and_repair(
+    tmp_path: Path,
+) -> None:
     @tool
-    def greet(name: Annotated[str, Field(pattern="^(?!a)")]) -> str:
+    def takes(name: Annotated[str, Field(pattern="^(?!a)")]) -> str:
         """Greet."""
         return name
 
-    with Tavern.open(plugins=[Plugin([greet], name="p")], home=tmp_path) as tavern:
-        error = tavern.invoke_sync("p:greet", {"name": "b"}).error
-    assert error is not None
-    assert "look-around" in error.message
+    @tool
+    def gives() -> Annotated[str, Field(pattern="^(?!a)")]:
+        """Greet."""
+        return "b"
+
+    @node("p:Greet")
+    def greets(name: Annotated[str, Field(pattern="^(?!a)")] = "b") -> Out(text=str):
+        return name
+
+    class Nodes:
+        @hookimpl
+        def tavern_register_nodes(self) -> Any:
+            return [greets]
+
+    for thing, function in (([takes], takes), ([gives], gives), (Nodes(), greets)):
+        with row(thing), Tavern.open(plugins=[Plugin(thing, name="p")], home=tmp_path, activate="all") as tavern:
+            reason = tavern.plugins["p"].reason
+            assert f"{__file__}:{function.__code__.co_firstlineno}" in reason
+            assert "look-around" in reason
+            assert "say it without (?=…)" in reason
 
 
 @pytest.mark.slow

@@ -24,7 +24,14 @@ from tavern_core.kernel.nodes.node_callable import CallForm, NodeCode, code_hash
 from tavern_core.kernel.nodes.node_rules import definition_mismatch
 from tavern_core.model.naming_rules import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.node import COMBO, JSON_TYPES, NodeSpec, Slot
-from tavern_core.schema.annotations import NoSchema, description_in, only_describes, simple, standing_alone
+from tavern_core.schema.annotations import (
+    ConstraintInvalid,
+    NoSchema,
+    description_in,
+    only_describes,
+    simple,
+    standing_alone,
+)
 from tavern_core.schema.docstring import docstring_of
 
 SINGLE_OUTPUT: Final = "result"
@@ -308,9 +315,8 @@ class _NodeReader:
         try:
             found, adapter = standing_alone(annotation, mode)
         except NoSchema as error:
-            raise self._refuse(
-                f"the annotation of {name!r} cannot be used ({error})", "use a plain type or a model"
-            ) from error
+            hint = error.hint if isinstance(error, ConstraintInvalid) else "use a plain type or a model"
+            raise self._refuse(f"the annotation of {name!r} cannot be used ({error})", hint) from error
         kind = _flow_of(origin, found)
         if kind == "BINARY" or (
             found is not None and kind in ("INTEGER", "FLOAT") and found.keys() <= {"type", "minimum", "maximum"}
