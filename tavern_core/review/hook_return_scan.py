@@ -24,9 +24,12 @@ from tavern_core.review.name_resolution import (
     own_nodes,
     place_of,
 )
+from tavern_core.review.tool_signature_scan import schema_findings
 
 _CODE: Final = "TOOL_FILE_INVALID"
 _MOST_STEPS: Final = 12
+_SCHEMAS: Final = {"parameters": False, "inputSchema": False, "output": True, "outputSchema": True}
+"""Keys of a tool's mapping that hold a schema → whether it is that of the answer."""
 
 
 @dataclass(slots=True)
@@ -154,6 +157,9 @@ class OfferedScan:
             case ast.Name() | ast.Attribute():
                 yield from ((name, file, line) for name in self._of_definition(where, node))
             case ast.Dict():
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value in _SCHEMAS:
+                        self._findings += schema_findings(value, file, output=_SCHEMAS[key.value])
                 yield self._key(where, node, ("id", "name")).rpartition(":")[2], file, line
             case ast.Call(func=func, args=args):
                 if where.module.is_ours(func, "Tool") or where.module.is_ours(func, "ToolSpec"):

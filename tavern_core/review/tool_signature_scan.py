@@ -15,6 +15,7 @@ from tavern_core.contract.tools import ToolMark
 from tavern_core.errors import Finding, Location
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.review.name_resolution import Function, options_of, place_of
+from tavern_core.schema.patterns import pattern_flaw
 from tavern_core.schema.schema_check import check_schema
 
 _CODE: Final = "TOOL_FILE_INVALID"
@@ -40,11 +41,19 @@ def tool_findings(function: Function, mark: ast.expr, file: str, *, is_method: b
         message = f"{function.name} cannot be a tool: parameter {argument.arg!r} is positional-only"
         yield Finding(_CODE, message, "remove the `/`: tools are called by name", place_of(file, argument))
     written = _literal(options.get("parameters"))
+    yield from schema_findings(options.get("parameters"), file)
     if isinstance(written, dict):
-        yield from _of_schema(written, place_of(file, options["parameters"]))
         yield from unfit(function, written, place_of(file, function), is_method=is_method)
     elif "parameters" not in options:
         yield from _defaults(function, file)
+        yield from _patterns(function, file)
+    yield from schema_findings(options.get("output"), file, output=True)
+
+
+def schema_findings(node: ast.expr | None, file: str, *, output: bool = False) -> Iterator[Finding]:
+    """The flaws of a schema that is written as a literal."""
+    if node is not None and isinstance(schema := _literal(node), dict):
+        yield from _of_schema(schema, place_of(file, node), output=output)
 
 
 def unfit(
@@ -78,8 +87,17 @@ def _defaults(function: Function, file: str) -> Iterator[Finding]:
             yield from _of_schema(schema_of_argument, place_of(file, value))
 
 
-def _of_schema(schema: dict[str, Any], where: Location) -> Iterator[Finding]:
-    for finding in check_schema(schema, where):
+def _patterns(function: Function, file: str) -> Iterator[Finding]:
+    """Patterns in a signature that cannot be tried: ``Annotated[str, Field(pattern="(?=a)")]``."""
+    for node in ast.walk(function.args):
+        match node:
+            case ast.keyword(arg="pattern", value=ast.Constant(value=str(pattern)) as written):
+                if (flaw := pattern_flaw(pattern)) is not None:
+                    yield Finding(_CODE, *flaw, place_of(file, written))
+
+
+def _of_schema(schema: dict[str, Any], where: Location, *, output: bool = False) -> Iterator[Finding]:
+    for finding in check_schema(schema, where, output=output):
         if finding.severity == "error":
             pointer = finding.where.pointer if finding.where else ""
             yield Finding(_CODE, f"{pointer}: {finding.message}", finding.hint, where)

@@ -198,6 +198,28 @@ BROKEN: dict[str, tuple[Files, str]] = {
         ),
         "the default does not fit",
     ),
+    "a pattern in a signature that cannot be tried": (
+        code(
+            CODE.replace('text: str = "x"', "text: Annotated[str, Field(pattern='^(?!x)')] = 'y'").replace(
+                "from tavern_core", "from typing import Annotated\nfrom pydantic import Field\nfrom tavern_core", 1
+            )
+        ),
+        "look-around, including",
+    ),
+    "a pattern of an answer that cannot be tried": (
+        code(CODE.replace("@tool\n", "@tool(output={'type': 'string', 'pattern': '(?!x)'})\n")),
+        "look-around, including",
+    ),
+    "a pattern in a tool that is a mapping": (
+        code(
+            CODE.replace(
+                "return [add]",
+                "return [add, {'id': 'sub', 'kind': 'python', 'impl': add, 'inputSchema': "
+                "{'type': 'object', 'properties': {'text': {'pattern': '(?!x)'}}}}]",
+            )
+        ),
+        "look-around, including",
+    ),
     "written parameters that nobody takes": (
         code(
             CODE.replace("@tool\n", "@tool(parameters={'type': 'object', 'properties': {'txt': {'type': 'string'}}})\n")
