@@ -378,10 +378,12 @@ def node(target: Any = "", /, **options: Any) -> Any:
     for key in ("capabilities", "replaces"):
         if isinstance(options.get(key), str):
             raise UsageError(f"@node({key}=...) takes a list of names, got the string {options[key]!r}")
-    if unknown := sorted(options.keys() - NodeMark.__dataclass_fields__.keys() | {"type"} & options.keys()):
-        raise UsageError(
-            f"@node has no option {unknown[0]!r}", hint=f"options: {', '.join(NodeMark.__dataclass_fields__)}"
-        )
+    known = [name for name in NodeMark.__dataclass_fields__ if name != "type"]
+    if unknown := sorted(options.keys() - {*known}):
+        from tavern_core.model.nearest import did_you_mean
+
+        hint = did_you_mean(unknown[0], known) or f"its options: {', '.join(known)}"
+        raise UsageError(f"@node has no option {unknown[0]!r}", hint=hint)
     options["capabilities"] = frozenset(options.get("capabilities", ()))
     options["replaces"] = tuple(options.get("replaces", ()))
     mark = NodeMark(type=target, **options)

@@ -107,6 +107,12 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         if not callable(function):
             raise UsageError(f"@tool marks a function, got {function!r}", hint="options go by name: @tool(name='x')")
         return _mark(function, ToolMark())
+    known = ToolMark.__dataclass_fields__
+    if unknown := sorted(options.keys() - known.keys()):
+        from tavern_core.model.nearest import did_you_mean
+
+        hint = did_you_mean(unknown[0], known) or f"its options: {', '.join(known)}"
+        raise UsageError(f"@tool has no option {unknown[0]!r}", hint=hint)
     for key in ("capabilities", "tags"):
         if isinstance(options.get(key), str):
             raise UsageError(f"@tool({key}=...) takes a list of names, got the string {options[key]!r}")

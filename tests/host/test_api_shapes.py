@@ -23,6 +23,7 @@ from tavern_core import (
     ToolSpec,
     factory,
     hookimpl,
+    node,
     offer,
     tool,
 )
@@ -332,11 +333,24 @@ def test_wrappers_are_refused_where_they_are_written(option: str) -> None:
         mark(**{option: True})
 
 
-def test_an_unknown_option_of_hookimpl_names_the_nearest() -> None:
+@each_row(
+    ("mark", "unknown", "hint"),
+    [
+        (hookimpl, "tryfrist", "did you mean 'tryfirst'?"),
+        (tool, "readonly", "did you mean 'read_only'?"),
+        (tool, "zzz", "its options: name, display_name, "),
+        (node, "displayname", "did you mean 'display_name'?"),
+        (node, "type", "its options: display_name, description, "),
+    ],
+)
+def test_an_unknown_option_of_a_mark_names_the_nearest(mark: Any, unknown: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"no option '{unknown}'") as caught:
+        mark(**{unknown: True})
+    assert caught.value.hint.startswith(hint)
+
+
+def test_hookimpl_takes_no_name() -> None:
     mark: Any = hookimpl
-    with pytest.raises(UsageError) as caught:
-        mark(tryfrist=True)
-    assert "tryfirst" in caught.value.hint
     with pytest.raises(UsageError):
         mark("tavern_start")
 
