@@ -44,6 +44,18 @@ REFUSED = {
 }
 
 
+RESPELT = {
+    "^[^\\0]+$": "write `\\x00` for `\\0`",
+    "(?<c>a)\\k<c>": "say it without",
+    "(?!\\0)a": "say it without (?=…)",
+    "[^]*": "write `[\\s\\S]` for `[^]`",
+    "[\\b]": "write `\\x08`",
+    "\\ud83d\\ude00": "write the character itself",
+    "^{name}$": "write `\\{`",
+    "a{2,1}": "compare it with ECMA-262",
+}
+
+
 @each_row("pattern", FINE)
 def test_what_people_write_is_accepted(pattern: str) -> None:
     assert pattern_flaw(pattern) is None
@@ -81,6 +93,13 @@ def test_a_pattern_means_what_ecma_262_says_wherever_it_is_tried(pattern: str, t
     assert (fits(pattern, text), validator.is_valid(text), not validator.problems(text)) == (matches,) * 3
     named = compile_output_validator({"patternProperties": {pattern: {"type": "null"}}, "additionalProperties": False})
     assert (named.is_valid({text: None}), not named.problems({text: None})) == (matches,) * 2
+
+
+@each_row("pattern", RESPELT)
+def test_what_ecma_262_alone_allows_is_refused_with_another_way_to_write_it(pattern: str) -> None:
+    flaw = pattern_flaw(pattern)
+    assert flaw is not None
+    assert flaw[1].startswith(RESPELT[pattern])
 
 
 @each_row("pattern", EXPLOSIVE)
