@@ -113,6 +113,7 @@ class RemoteTool(BindsItself, DescribesItself):
         return BoundTool(
             binding.run, is_async=False, blocking=False, wants_call=binding.wants_call, stoppable=True,
             wants_control=binding.wants_control, stop=self.supervisor.stop,
+            place="in the worker process of its plugin",
         )  # fmt: skip
 
 

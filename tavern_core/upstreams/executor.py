@@ -62,7 +62,9 @@ class UpstreamExecutor:
 
         # Cancelling a call ends its work, except for adapters in this process, which may continue in a thread.
         stoppable = entry.config.package is None
-        return BoundTool(run, is_async=True, wants_call=True, stoppable=stoppable, wants_control=True)
+        return BoundTool(
+            run, is_async=True, wants_call=True, stoppable=stoppable, wants_control=True, place="at its upstream"
+        )
 
 
 def _invoked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,6 +155,41 @@ def test_a_traced_call_takes_the_steps_of_the_plan_in_their_order(opened: Opened
     assert taken == expected
     assert (traced.status, traced.error is None) == (direct.status, direct.error is None)
     assert [step for step in names(host.tool_plan(name)) if step in taken] == list(dict.fromkeys(taken))
+
+
+KINDS = """\
+name: k
+version: "1"
+tools:
+  - {id: file, description: A file, implementation: {type: workflow, workflowId: flow.json}}
+  - {id: node, description: A node, implementation: {type: node, nodeType: "core:Text"}}
+  - id: method
+    description: A method
+    implementation: {type: service, service: clock, method: now}
+    parameters: {type: object, properties: {}}
+  - id: script
+    description: A script
+    implementation: {type: script, command: "python run.py", protocol: stdio}
+    parameters: {type: object, properties: {}}
+"""
+PLACES = {
+    "file": "in the workflow engine",
+    "node": "in the workflow engine",
+    "method": "as a method of the service 'clock'",
+    "script": "as a program of its own",
+}
+
+
+def test_a_plan_says_where_each_kind_of_tool_runs(opened: Opened, tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "k"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text(KINDS, "utf-8")
+    (folder / "flow.json").write_text('{"name": "flow", "nodes": [], "edges": []}', "utf-8")
+    (folder / "run.py").write_text("print('{}')", "utf-8")
+    host = opened(config={"plugins": {"roots": [str(tmp_path / "plugins")]}})
+    for name, place in PLACES.items():
+        [does] = [step.does for step in host.tool_plan(f"k:{name}") if step.name == "execute"]
+        assert does.endswith(f" tool {place}"), name
 
 
 @pytest.mark.slow

@@ -52,7 +52,8 @@ class ServiceExecutor:
         def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return find_method(home.service(name), name, method)(**arguments)
 
-        return when_set_up(BoundTool(run, is_async=False, blocking=not tool.fast), tool, home)
+        bound = BoundTool(run, is_async=False, blocking=not tool.fast, place=f"as a method of the service {name!r}")
+        return when_set_up(bound, tool, home)
 
 
 def _name(tool: ToolSpec, key: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
@@ -17,6 +17,8 @@ from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.call import ToolCall
 from tavern_core.model.naming_rules import split_id
 from tavern_core.model.tool import ToolSpec
+
+_PLACE: Final = "in the workflow engine"
 
 
 @hookimpl(fast=True)
@@ -38,7 +40,7 @@ class WorkflowExecutor:
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await engine.run_workflow(workflow, arguments, call, home.plugin, named)
 
-        return when_set_up(BoundTool(run, is_async=True, wants_call=True), tool, home)
+        return when_set_up(BoundTool(run, is_async=True, wants_call=True, place=_PLACE), tool, home)
 
 
 class NodeExecutor:
@@ -70,7 +72,7 @@ class NodeExecutor:
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await engine.run_node(type_, arguments, call, named)
 
-        return when_set_up(BoundTool(run, is_async=True, wants_call=True), tool, home)
+        return when_set_up(BoundTool(run, is_async=True, wants_call=True, place=_PLACE), tool, home)
 
 
 def _engine(tool: ToolSpec, home: ToolHome) -> FlowEngine:

@@ -68,10 +68,10 @@ def runner_of(
 
 def _way_of(bound: BoundTool) -> str:
     """The way in which `execute_of` runs the tool, in words."""
+    if bound.place:
+        return bound.place
     if bound.is_async:
         return "on the event loop"
-    if bound.stop is not None:  # a thread of the caller waits for another process
-        return "in the worker process of its plugin"
     return "in a worker thread" if bound.blocking else "at once, on the thread of the caller"
 
 

@@ -59,7 +59,8 @@ class SkillExecutor:
             return ToolResult(True, value, evidence=(evidence,))
 
         if tool.implementation.get("runs"):
-            return BoundTool(run, is_async=True, blocking=False, wants_call=True, stoppable=True)
+            place = "as a program of its own"
+            return BoundTool(run, is_async=True, blocking=False, wants_call=True, stoppable=True, place=place)
         return BoundTool(read, is_async=False)
 
 

@@ -89,7 +89,10 @@ class ScriptExecutor:
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await self._run(script, arguments, call)
 
-        return BoundTool(run, is_async=True, blocking=False, wants_call=True, stoppable=True, wants_control=True)
+        return BoundTool(
+            run, is_async=True, blocking=False, wants_call=True, stoppable=True, wants_control=True,
+            place="as a program of its own",
+        )  # fmt: skip
 
     def close(self) -> None:
         """End the process that starts scripts."""
