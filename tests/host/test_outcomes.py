@@ -56,6 +56,12 @@ def wipes() -> int:
     return 1
 
 
+@tool(parameters={})
+def takes_anything(**given: Any) -> int:
+    """Take arguments that nothing describes."""
+    return len(given)
+
+
 class Positive(int):
     """A number whose type has a rule of its own."""
 
@@ -102,6 +108,7 @@ NEVER_BEGAN: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "an argument has the wrong type": (("t:add", {"a": "x"}), {}, "INPUT_SCHEMA_INVALID"),
     "an argument is not JSON": (("t:add", {"a": {1}}), {}, "INPUT_SCHEMA_INVALID"),
     "the arguments are not a mapping": (("t:add", [1]), {}, "INPUT_SCHEMA_INVALID"),
+    "the arguments of any tool are not a mapping": (("t:takes_anything", []), {}, "INPUT_SCHEMA_INVALID"),
     "a type refuses its value": (("t:positive", {"n": 0}), {}, "INPUT_SCHEMA_INVALID"),
     "there is no such tool": (("t:nothing",), {}, "TOOL_NOT_FOUND"),
     "the id is not text": ((5,), {}, "TOOL_NOT_FOUND"),
@@ -121,7 +128,7 @@ async def refuse(request: Any) -> Approval:
 
 @pytest.mark.parametrize("way", ["invoke", "invoke_sync"])
 def test_a_call_that_never_began_has_changed_nothing(opened: Opened, way: str) -> None:
-    host = opened(tools(add, asks, wipes, positive), Plugin(Gate(), name="gate"), approve=refuse)
+    host = opened(tools(add, asks, wipes, positive, takes_anything), Plugin(Gate(), name="gate"), approve=refuse)
     ended: list[Any] = []
     host.events.subscribe(ended.append, "TOOL_RESULT")
 

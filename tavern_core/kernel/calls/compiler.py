@@ -384,12 +384,21 @@ def _argument_rules(spec: ToolSpec, is_foreign: bool, most: int, *, is_kept: boo
     intake = compile_intake(validator.judged_by, most) if is_kept else None
     return ArgumentRules(
         validator,
-        intake or partial(quick_copy, room=min(ROOM, most)),
+        intake or _quick_intake(min(ROOM, most)),
         intake is not None,
         compile_defaults(schema),
         compile_integers(schema),
         compile_marked(schema),
     )
+
+
+def _quick_intake(room: int) -> Callable[[Any], dict[str, Any] | None]:
+    """Copies arguments that are a dict; a schema without `type` would accept a list, too."""
+
+    def intake(arguments: Any) -> dict[str, Any] | None:
+        return quick_copy(arguments, room) if type(arguments) is dict else None
+
+    return intake
 
 
 def _answer_rules(spec: ToolSpec, is_foreign: bool, *, keeps_raw: bool) -> AnswerRules:
