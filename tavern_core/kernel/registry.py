@@ -159,6 +159,10 @@ class Registry:
             raise ToolNotFound(
                 f"{written!r} may mean {' or '.join(candidates)}", hint="write the full id", nearest=list(candidates)
             )
+        for mismatch in self.mismatches():
+            if mismatch.details["alias"] == written:
+                text = f"there is no tool {written[:200]!r}: {mismatch.located}"
+                raise ToolNotFound(text, hint=mismatch.hint or "correct the alias, or delete it", nearest=[])
         close = self.suggest(written)
         hint = suggestion(close) or "`tavern tools list` shows what there is"
         raise ToolNotFound(f"there is no tool {written[:200]!r}", hint=hint, nearest=close)
@@ -267,11 +271,8 @@ class Registry:
             if meant is None or why:
                 text = why or f"there is no tool {written!r} now; the alias has no effect"
                 hint = did_you_mean(written, entries) if meant is None else "choose another alias"
-                mismatches.append(
-                    Finding(
-                        "CONFIG_INVALID", text, hint, Location(self._file, pointer=f"tools.aliases.{alias}"), "warning"
-                    )
-                )
+                where = Location(self._file, pointer=f"tools.aliases.{alias}")
+                mismatches.append(Finding("CONFIG_INVALID", text, hint, where, "warning", {"alias": alias}))
                 if meant is not None and alias not in entries and (alike := loose.get(fold(alias))):
                     alike.add(meant)  # so that a new tool of a server does not get the calls of an alias
                     disputed.add(alias)

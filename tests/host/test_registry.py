@@ -285,6 +285,17 @@ def test_an_alias_that_means_nothing_or_two_things_is_reported_and_not_used(
     assert host.tools["u:one"].id == "u:one"
 
 
+@pytest.mark.parametrize(
+    ("target", "fix"), [("t:on", "did you mean 't:one'?"), ("zz:q", "correct the alias, or delete it")]
+)
+def test_a_call_by_an_alias_of_no_tool_names_the_alias_and_its_repair(opened: Opened, target: str, fix: str) -> None:
+    host = aliased(opened, {"x": target})
+    error = host.invoke_sync("x").error
+    assert (error.kind, error.fix) == ("TOOL_NOT_FOUND", fix)
+    assert f"tools.aliases.x: there is no tool {target!r}" in error.message
+    assert host.tools.why("x").fix == fix
+
+
 LISTS: dict[str, tuple[dict[str, Any], Callable[[Tavern, list[ToolResult]], bool]]] = {
     "allow": ({"tools": {"allow": ["zähl"]}}, lambda host, made: made[1].ok),
     "only": ({"tools": {"only": ["zähl"]}}, lambda host, made: made[1].ok),
