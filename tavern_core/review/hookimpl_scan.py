@@ -34,7 +34,7 @@ from tavern_core.review.service_definition_scan import FoundService, found_servi
 from tavern_core.review.tool_signature_scan import tool_findings
 
 CODE: Final = "PLUGIN_FAILED"
-_KINDS: Final[Mapping[str, str]] = {
+NAMED_SECTIONS: Final[Mapping[str, str]] = {
     "services": "Service", "commands": "Command", "channels": "Contribution", "providers": "Contribution",
     "executors": "", "namespaces": "", "llms": "", "rankers": "", "workflows": "", "resources": "Resource", "prompts": "Prompt",
 }  # fmt: skip
@@ -136,9 +136,9 @@ def _collect_offered(scan: SourceScan, marks: _MarkedFunctions) -> None:
             found = offered.tools(module, function)
             scan.returned += found.names
             scan.is_complete &= found.is_complete
-        elif section in _KINDS:
+        elif section in NAMED_SECTIONS:
             known = scan.sections.setdefault(section, HookReturn())
-            found = offered.named(module, function, _KINDS[section])
+            found = offered.named(module, function, NAMED_SECTIONS[section])
             known.names += found.names
             known.is_complete &= found.is_complete
     for unseen in offered.unseen:

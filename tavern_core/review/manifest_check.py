@@ -31,7 +31,8 @@ from tavern_core.model.script_command import words_before_file
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import workflow_file_names
 from tavern_core.model.workflow import Workflow
-from tavern_core.review.hookimpl_scan import FoundHook, SourceScan
+from tavern_core.review.hook_return_scan import HookReturn
+from tavern_core.review.hookimpl_scan import NAMED_SECTIONS, FoundHook, SourceScan
 from tavern_core.review.name_resolution import UNKNOWN, Definition
 from tavern_core.review.tool_signature_scan import unfit
 from tavern_core.review.unused_permissions import unused_permissions
@@ -368,8 +369,12 @@ class ManifestCheck:
 
     def _sections_of_code(self) -> Iterator[Finding]:
         """Compare the contributions of hooks with the names in plugin.yaml."""
-        for section, found in self._scan.sections.items():
-            declared = [item.name for item in getattr(self._manifest, section, None) or () if not isinstance(item, str)]
+        nothing = HookReturn(is_complete=self._scan.is_complete)
+        for section in NAMED_SECTIONS:
+            found = self._scan.sections.get(section, nothing)
+            written = getattr(self._manifest, section, None)
+            items = written if isinstance(written, tuple) else ()  # not `workflows: {entry: …}`
+            declared = [item.name for item in items if not isinstance(item, str)]
             overrides = self._manifest.permissions.services.override if section == "services" else ()
             for name, file, line in found.names if declared else ():
                 if name not in (*declared, *overrides):

@@ -115,6 +115,13 @@ FINE: dict[str, Files] = {
     "a handler that was imported": manifest(HANDLER, "", code_x="from .inner import add\n", inner=ADD),
     "a service": manifest(YAML + "services: [clock]\n", CLOCK),
     "a tool of a service": manifest(SERVED, CLOCK),
+    "workflows of a folder and of code": {
+        **manifest(
+            YAML + "workflows: {entry: flows}\n",
+            CODE + "\n@hookimpl\ndef tavern_register_workflows():\n    return {}\n",
+        ),
+        "flows/read.me": "",
+    },
     "types that are unknown here": code(
         CODE.replace("times: int = 1", "times: Count = 1").replace("@tool", "Count = int\n\n\n@tool", 1)
     ),
@@ -349,6 +356,19 @@ def test_what_does_not_load_is_found_with_its_place_and_repair(
     assert all(f.hint for f in errors) or case in ("no Python", "a default of a setting"), errors
     assert all(f.where is not None and (folder / f.where.file).is_file() for f in errors)
     assert loads[case] is (case in LOADS_ALL_THE_SAME)
+
+
+@pytest.mark.parametrize(
+    "code_of_plugin", [CODE, CODE + "\n@hookimpl\ndef tavern_register_services():\n    return []\n"]
+)
+def test_what_is_declared_and_offered_by_no_code_is_a_warning(tmp_path: Path, code_of_plugin: str) -> None:
+    files = manifest(YAML + "services: [clock]\nchannels: [mail]\n", code_of_plugin)
+    found = {f.message: f for f in check(write(tmp_path / "plugins" / "notes", files)).findings}
+    for name in ("service 'clock'", "channel 'mail'"):
+        finding = found[f"plugin.yaml declares the {name}, but no hook offers it"]
+        assert (finding.severity, finding.where.file, finding.hint) == (
+            "warning", "plugin.yaml", "offer it, or delete the declaration",
+        )  # fmt: skip
 
 
 UNSEEN: dict[str, Files] = {
