@@ -297,6 +297,30 @@ def streamed(chunks: list[Any]) -> Reply:
     return Reply(body=body, headers={"content-type": "text/event-stream"})
 
 
+def test_half_characters_of_two_pieces_are_joined_and_a_lone_half_is_replaced(far: Far) -> None:
+    deltas = [{"content": "a \ud83d"}, {"content": "\ude00 b"}, {"content": "\ud83d c \ude00"}, {"content": "\ud83d"}]
+    parts = [{"name": "x", "arguments": '"\ud83d'}, {"arguments": '\ude00"'}]
+    calls = [{"tool_calls": [{"index": 0, "function": part}]} for part in parts]
+    chunks = [{"choices": [{"delta": delta}]} for delta in [*deltas, *calls]]
+    answer, pieces = far.ask([streamed([*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]}])], True)
+    assert (answer.text, pieces) == ("a 😀 b� c ��", ["a ", "😀 b", "� c �"])
+    assert answer.tool_calls == (ModelCall("call_0", "x", '"😀"'),)
+
+
+STREAMS: dict[str, tuple[bytes, str]] = {
+    "a byte order mark in front": (b'\xef\xbb\xbfdata: {"choices": [{"delta": {"content": "hello"}}]}\n\n', "hello"),
+    "no reason to stop": (b'data: {"choices": [{"delta": {"content": "hello"}, "finish_reason": null}]}\n\n', "hello"),
+}
+
+
+@each_row("what", STREAMS)
+def test_a_stream_that_ends_with_its_last_line_is_whole(far: Far, what: str) -> None:
+    events, text = STREAMS[what]
+    reply = Reply(body=events + b"data: [DONE]\n\n", headers={"content-type": "text/event-stream"})
+    answer, pieces = far.ask([reply], True)
+    assert (answer.text, answer.finish_reason, pieces) == (text, "stop", [text])
+
+
 def test_a_server_that_cannot_stream_answers_as_a_whole(far: Far) -> None:
     body = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
     answer, pieces = far.ask([Reply(body=json.dumps(body).encode())], True)

@@ -49,6 +49,8 @@ class Completion:
     def __init__(self, who: str) -> None:
         self._who = who
         self._text: list[str] = []
+        self._half = ""
+        """The first half of a character whose other half may be in the next piece."""
         self._calls: list[_ToolCallParts] = []
         self._at: dict[int, _ToolCallParts] = {}
         """Index of a piece → the call that it belongs to."""
@@ -91,9 +93,16 @@ class Completion:
             raise self._odd("`tool_calls` that are not a list")
         for position, call in enumerate(calls):
             self._add_call(position, call)
-        text = _text_of(part.get("content")) or _text_of(part.get("refusal"))
+        text = self._half + (_text_of(part.get("content")) or _text_of(part.get("refusal")))
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        text = _whole(text.removesuffix(self._half))
         self._text.append(text)
         return text
+
+    def end(self) -> None:
+        """Mark the end of a stream whose server may not say why the model stopped. Raises UpstreamError (UPSTREAM_ERROR)."""
+        self.check_choice()
+        self.finish = self.finish or "stop"
 
     def _add_usage(self, usage: Any) -> bool:
         if not isinstance(usage, Mapping):
@@ -122,7 +131,7 @@ class Completion:
     def answer(self, data: Any = None) -> LLMAnswer:
         """The answer so far."""
         calls = tuple(
-            ModelCall(call.id or f"call_{index}", "".join(call.name), "".join(call.arguments))
+            ModelCall(call.id or f"call_{index}", _whole("".join(call.name)), _whole("".join(call.arguments)))
             for index, call in enumerate(self._calls)
         )
         return LLMAnswer(self.text, self.finish or "stop", self._usage, self._model, calls, data)
@@ -135,7 +144,7 @@ class Completion:
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self._text)
+        return "".join(self._text) + _whole(self._half)
 
     @property
     def has_calls(self) -> bool:
@@ -154,6 +163,11 @@ def _text_of(content: Any) -> str:
     if isinstance(content, list):  # parts, as some servers send them
         return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
     return content if isinstance(content, str) else ""
+
+
+def _whole(text: str) -> str:
+    """The text with the halves of its characters joined, as some servers send them; a lone half is replaced."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, who: str, model: str, *, has_key: bool) -> CallError:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_S: Final = 0.4
 _LARGEST_REFUSAL: Final = 64_000
 _SHORTEST_SECRET: Final = 4
+_END: Final = "[DONE]"
+"""The data of the last event of a stream."""
 _OURS: Final = frozenset({"model", "messages", "stream", "stream_options", "response_format", "n"})
 """Options that the adapter sets itself."""
 
@@ -88,7 +90,9 @@ class OpenAILLM:
         completion = Completion(self._who)
         async with self._response(body) as response, aclosing(self._events(response)) as events:
             async for data in events:
-                if text := completion.add(self._parsed(data)):
+                if data == _END:
+                    completion.end()
+                elif text := completion.add(self._parsed(data)):
                     yield text
         if not completion.finish:
             raise UpstreamError(
@@ -196,14 +200,14 @@ class OpenAILLM:
             ) from None
 
     async def _chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
-        """The bytes of the body, up to the limit of their size; bytes that are not UTF-8 are refused."""
+        """The bytes of the body without a byte order mark, up to the limit of their size; only UTF-8 is accepted."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise UpstreamError(
                 f"{self._who} compresses its answers, which was not asked for",
                 hint="turn compression off in the server, or in the proxy before it",
                 outcome="unknown",
             )
-        size, decoder = 0, codecs.getincrementaldecoder("utf-8")()
+        size, decoder = 0, codecs.getincrementaldecoder("utf-8-sig")()
         async for chunk in response.aiter_raw():
             size += len(chunk)
             if size > self.max_bytes:
@@ -214,17 +218,17 @@ class OpenAILLM:
                     limit=self.max_bytes,
                 )
             try:
-                decoder.decode(chunk)
+                text = decoder.decode(chunk)
             except UnicodeDecodeError:
                 raise UpstreamError(
                     f"{self._who} answered with bytes that are not UTF-8",
                     hint="see that `baseUrl` is that of an OpenAI-compatible API",
                     outcome="unknown",
                 ) from None
-            yield chunk
+            yield text.encode()
 
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[str | bytes]:
-        """The data of each event until ``[DONE]``; comments do not reset the time limit."""
+        """The data of each event, up to and including ``[DONE]``; comments do not reset the time limit."""
         httpx2 = _library()
         if "text/event-stream" not in response.headers.get("content-type", ""):
             async with self._limit():  # a server that cannot stream answers with the whole completion
@@ -238,9 +242,11 @@ class OpenAILLM:
             while True:
                 async with self._limit():
                     event = await anext(events, None)
-                if event is None or event.data == "[DONE]":
+                if event is None:
                     return
                 yield event.data
+                if event.data == _END:
+                    return
 
     def _parsed(self, data: bytes | str) -> Any:
         try:
