@@ -292,6 +292,13 @@ def test_calls_with_ids_of_their_own_stay_apart_where_all_have_one_index(far: Fa
     assert answer.tool_calls == (ModelCall("a", "x", "{}"), ModelCall("b", "y", "{}"))
 
 
+def test_a_name_that_is_repeated_in_each_piece_of_a_call_counts_once(far: Far) -> None:
+    parts = [{"index": 0, "id": "a", "function": {"name": "x__y", "arguments": piece}} for piece in ('{"t":', "1}")]
+    chunks: list[Any] = [{"choices": [{"delta": {"tool_calls": [part]}}]} for part in parts]
+    answer, _ = far.ask([streamed([*chunks, {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}])], True)
+    assert answer.tool_calls == (ModelCall("a", "x__y", '{"t":1}'),)
+
+
 def streamed(chunks: list[Any]) -> Reply:
     body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks).encode() + b"data: [DONE]\n\n"
     return Reply(body=body, headers={"content-type": "text/event-stream"})

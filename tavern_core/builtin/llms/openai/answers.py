@@ -123,7 +123,8 @@ class Completion:
             parts = self._at[index] = _ToolCallParts()  # some servers give every call of an answer the index 0
             self._calls.append(parts)
         parts.id = parts.id or id_
-        parts.name.append(str(function.get("name") or ""))
+        if (name := str(function.get("name") or "")) != "".join(parts.name):  # some servers repeat it in each piece
+            parts.name.append(name)
         arguments = function.get("arguments")
         if arguments is not None:
             parts.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
