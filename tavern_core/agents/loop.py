@@ -340,10 +340,13 @@ class AgentLoop:
         self._reply(step, native, text, "" if calls else outcome.feedback)
         if times >= STOP_AT and not self._goes_on(step):
             last = calls[-1].tool if calls else ""
-            return self._outcome("stopped", StopReason(
+            stuck = StopReason(
                 f"the agent repeated a call with the same outcome {times} times (last: {last})",
                 "see `tavern agent show`; the task, the tool's description or its rights may need a change", STUCK,
-            ))  # fmt: skip
+            )  # fmt: skip
+            return self._outcome(
+                "stopped", (self._spending.out_of_calls(self._calls.drawn) if spent else None) or stuck
+            )
         return None
 
     def _goes_on(self, step: int) -> bool:

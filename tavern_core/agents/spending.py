@@ -171,6 +171,12 @@ class BudgetTracker:
                 return StopReason(reason, _more("money"))
         return self.out_of_time()
 
+    def out_of_calls(self, made: int) -> StopReason | None:
+        """Why no more calls are made: `made` is the whole budget of calls."""
+        if made < self._budget.calls:
+            return None
+        return StopReason(f"the budget of {self._budget.calls} tool calls is used up", _more("calls"))
+
     def out_of_time(self) -> StopReason | None:
         """Why nothing more may begin: the time is used up."""
         remaining = self.seconds_left

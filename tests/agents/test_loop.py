@@ -231,7 +231,9 @@ def test_calls_beyond_the_budget_are_refused_and_the_model_may_still_answer(offi
     assert (outcome.state, office.desk.notes) == ("done", ["a"])
     assert "budget of tool calls is used up" in office.said()[-1]
     outcome = office.answers([block("note", text="a")] * 9).run(budget={"calls": 1})
-    assert (outcome.state, outcome.code, outcome.steps) == ("stopped", "AGENT_STUCK", 4)
+    assert (outcome.state, outcome.code, outcome.steps) == ("stopped", "BUDGET_EXCEEDED", 4)
+    assert outcome.reason == "the budget of 1 tool calls is used up"
+    assert f"tavern agent resume {outcome.run_id} --budget calls=" in outcome.fix
 
 
 def test_the_model_is_told_that_one_request_is_left(office: Office) -> None:
