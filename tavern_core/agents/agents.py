@@ -386,7 +386,11 @@ class Agents:
         """The price of the model, and the maximum tokens of a request. Raises ToolFailed, UsageError."""
         window = profile.written.context_tokens
         if name := profile.written.deliberation_workflow:
-            check_price(limits, None, name)
+            if limits.money is not None:
+                raise UsageError(
+                    f"the budget is {limits.money:g} {limits.currency}, but the price of the models of {name} is not known",
+                    hint="leave money out of the budget and limit steps and calls",
+                )
             return None, window
         await self._wake_model(model)
         found = self._services.flow.models.find(model)

@@ -77,7 +77,7 @@ class AgentModelRequests:
             "task": self._task.task, "system": self._task.system, "messages": conversation,
             "history": conversation[:-1], "prompt": conversation[-1]["content"],
         }  # fmt: skip
-        name = self._written.deliberation_workflow
+        name = self._written.deliberation_workflow.removeprefix("workflow:")
         result = await self._run_workflow(name, inputs)
         if result.state == "waiting":
             raise PersonRequired({

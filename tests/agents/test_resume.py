@@ -398,7 +398,8 @@ def test_what_compaction_leaves_out_is_stored_without_its_secrets(office: Office
     assert not [path for path in office.home.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
-def test_a_deliberation_workflow_decides_in_place_of_the_model(office: Office, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["decide", "workflow:decide"])
+def test_a_deliberation_workflow_decides_in_place_of_the_model(office: Office, tmp_path: Path, name: str) -> None:
     workflow = flow(
         {"i": "core:GroupInput", "l": "core:LLM", "o": "core:GroupOutput"},
         "i.system>l.system i.history>l.messages i.prompt>l.prompt l.text>o.text",
@@ -407,10 +408,13 @@ def test_a_deliberation_workflow_decides_in_place_of_the_model(office: Office, t
     )  # fmt: skip
     (tmp_path / "decide.json").write_text(json.dumps(dict(workflow.raw)))
     office.config = {"workflows": {"roots": [str(tmp_path)]}}
-    outcome = office.answers([block("add", a=1), FINE]).run(profile={"deliberation_workflow": "decide"})
+    outcome = office.answers([block("add", a=1), FINE]).run(profile={"deliberation_workflow": name})
     assert (outcome.state, outcome.answer, outcome.calls) == ("done", FINE, 1), outcome
     assert "Result: 2" in office.said()[-1]
     assert office.model.asked[0][0]["role"] == "system"
+    with pytest.raises(UsageError, match="price of the models of") as caught:
+        office.run(profile={"deliberation_workflow": name}, budget={"money": 1})
+    assert caught.value.hint == "leave money out of the budget and limit steps and calls"
 
 
 PROGRAM = """
