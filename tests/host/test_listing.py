@@ -202,6 +202,15 @@ def test_a_hook_that_is_not_granted_does_not_start_the_plugin(workshop: Workshop
     assert "tavern plugins grant one" in host.plugins["one"].reason
 
 
+def test_a_pending_plugin_that_is_refused_a_service_is_repaired_by_one_grant(workshop: Workshop) -> None:
+    needs = "permissions: {services: {write: [workflowManager], use: [nodeManager]}}"
+    code = "@hookimpl\ndef tavern_start(ctx):\n    ctx.service('workflowManager')\n    ctx.service('nodeManager')\n"
+    workshop.folder("one", TOOL + code, f"{HELLO}\n{needs}\n")
+    error = workshop.open().invoke_sync("one:hello").error
+    assert error is not None
+    assert ("not declared and granted" in error.message, error.fix) == (True, "tavern plugins grant one")
+
+
 @pytest.mark.slow
 def test_everything_is_activated_at_once_on_demand(workshop: Workshop) -> None:
     for name in ("one", "two"):

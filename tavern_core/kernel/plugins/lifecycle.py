@@ -21,7 +21,14 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 from tavern_core.contract.permissions import TIER, TRUST
-from tavern_core.errors import ActivationFailed, DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
+from tavern_core.errors import (
+    ActivationFailed,
+    DependencyUnmet,
+    PluginError,
+    PluginNotFound,
+    PolicyDenied,
+    SettingsInvalid,
+)
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
@@ -276,6 +283,8 @@ class Lifecycle:
                 error.message, self.tables.settings.known_secrets.values
             )  # the hint quotes an error of the plugin's code
             error.args = (error.message,)
+            if record.condition.undecided and error.details.get("cause") == PolicyDenied.code:
+                error.hint = f"tavern plugins grant {name}"  # rather than one right after the other
             if not isinstance(error, DependencyUnmet):  # dependencies are checked again after every change
                 record.activation_error = error
             self.tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
