@@ -175,11 +175,16 @@ class Assistant:
             return await self._tool(tool_or_workflow)
         workflow = await self._workflow_of(tool_or_workflow)
         outputs = {
-            key: {"type": JSON_TYPES[slot.type]} if JSON_TYPES[slot.type] else {}
+            key: _titled({"type": JSON_TYPES[slot.type]} if JSON_TYPES[slot.type] else {}, slot.display_name)
             for key, slot in workflow.outputs().items()
         }
+        found = workflow_tool(workflow.id or "workflow", workflow)
+        inputs = {
+            key: _titled(schema, workflow.interface_inputs[key].display_name)
+            for key, schema in found.input_schema["properties"].items()
+        }
         return replace(
-            workflow_tool(workflow.id or "workflow", workflow), display_name=workflow.name,
+            found, display_name=workflow.name, input_schema={**found.input_schema, "properties": inputs},
             output_schema={"type": "object", "properties": outputs},
         )  # fmt: skip
 
@@ -188,6 +193,11 @@ class Assistant:
         if isinstance(found, Workflow):
             return found
         return await self._flow.workflows.found(_EMPTY if found is None else found)
+
+
+def _titled(schema: Mapping[str, Any], title: str) -> dict[str, Any]:
+    """The schema with the name that people see as its title."""
+    return {**schema, **({"title": title} if title else {})}
 
 
 def _check_request(request: str, plan: bool | Sequence[str] | None) -> None:

@@ -11,8 +11,9 @@ against the schema; `panel` lets a model change one through the same cycle of pa
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tavern_core.assistant.model_answers import ParsedAnswer
@@ -22,7 +23,9 @@ from tavern_core.assistant.proposal import Panel
 from tavern_core.assistant.repair_cycle import PatchVerdict, negotiate
 from tavern_core.errors import UsageError
 from tavern_core.graph.json_patch import apply_patch
+from tavern_core.graph.patch_paths import UNSAFE_KEY
 from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
+from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.message_translation import Language
 from tavern_core.model.nearest import did_you_mean, known_instead, nearest
 from tavern_core.model.tool import ToolSpec
@@ -88,7 +91,7 @@ def proposed_layout(
 def mismatches(layout: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[PatchProblem]:
     """Everything in a layout that does not fit the schema."""
     if not isinstance(layout, Mapping):
-        return [_wrong("", "a layout is an object", "keep title, groups, fields and outputs")]
+        return [_wrong([], "a layout is an object", "keep title, groups, fields and outputs")]
     return [*_shape(layout), *_fields(layout, inputs), *_outputs(layout, outputs)]
 
 
@@ -132,7 +135,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 def _field(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     found = {"widget": _widget(name, schema), "label": _label(name, schema)}
     help_ = str(schema.get("description") or "")
-    return found | ({"help": help_} if help_ else {})
+    return found | ({"help": help_} if help_ and help_ != found["label"] else {})
 
 
 def _widget(name: str, schema: Mapping[str, Any]) -> str:
@@ -174,27 +177,31 @@ def _shape(layout: Mapping[str, Any]) -> Iterator[PatchProblem]:
     for key, value in layout.items():
         if key in _TEXTS:
             if not isinstance(value, str):
-                yield _wrong(f"/{key}", f"{key} is text", "write a text")
+                yield _wrong([key], f"{key} is text", "write a text")
         elif key not in _KEYS:
-            yield _wrong(f"/{key}", f"a layout has no key {key!r:.80}", known_instead(key, (*_TEXTS, *_KEYS)))
+            yield _wrong([key], f"a layout has no key {key!r:.80}", known_instead(key, (*_TEXTS, *_KEYS)))
         elif not isinstance(value, Mapping):
-            yield _wrong(f"/{key}", f"{key} is an object: name → settings", "key them by name")
+            yield _wrong([key], f"{key} is an object: name → settings", "key them by name")
         else:
             for name, entry in value.items():
                 yield from _entry(key, name, entry)
 
 
 def _entry(section: str, name: str, entry: Any) -> Iterator[PatchProblem]:
-    place, known = f"/{section}/{name}", _KEYS[section]
+    known = _KEYS[section]
+    if name == UNSAFE_KEY:
+        yield _wrong([section, name], f"{name!r} is not a name", "choose another name")
     if not isinstance(entry, Mapping):
-        yield _wrong(place, f"{name!r:.80} in {section} is an object", f"with the keys {', '.join(known)}")
+        yield _wrong([section, name], f"{name!r:.80} in {section} is an object", f"with the keys {', '.join(known)}")
         return
     for key, value in entry.items():
         if key not in known:
-            yield _wrong(f"{place}/{key}", f"there is no key {key!r:.80} in {section}", known_instead(key, list(known)))
+            yield _wrong(
+                [section, name, key], f"there is no key {key!r:.80} in {section}", known_instead(key, list(known))
+            )
         elif not isinstance(value, known[key]) or (known[key] is int and isinstance(value, bool)):
             expected = {str: "text", int: "a whole number", bool: "true or false"}[known[key]]
-            yield _wrong(f"{place}/{key}", f"{key} of {name!r:.80} is {expected}", f"write {expected}")
+            yield _wrong([section, name, key], f"{key} of {name!r:.80} is {expected}", f"write {expected}")
 
 
 def _fields(layout: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[PatchProblem]:
@@ -202,36 +209,40 @@ def _fields(layout: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Pa
     groups = _section(layout, "groups")
     for name in inputs.get("required") or ():
         if name not in fields:
-            fix = (
-                f'add {{"op": "add", "path": "/fields/{name}", "value": {{"group": ..., "order": ..., "widget": ...}}}}'
-            )
-            yield _wrong(f"/fields/{name}", f"the required input {name!r} has no field", fix)
+            path = json.dumps(exact_pointer(["fields", name]), ensure_ascii=False)
+            fix = f'add {{"op": "add", "path": {path}, "value": {{"group": ..., "order": ..., "widget": ...}}}}'
+            yield _wrong(["fields", name], f"the required input {name!r} has no field", fix)
     for name, field in fields.items():
         if name not in properties:
             yield _wrong(
-                f"/fields/{name}", f"there is no input {name!r:.80}", _one_of(name, properties), tuple(properties)
+                ["fields", name], f"there is no input {name!r:.80}", _one_of(name, properties), tuple(properties)
             )
             continue
         if not isinstance(field, Mapping):
             continue
-        yield from _choice(f"/fields/{name}/widget", field.get("widget"), widgets_for(properties[name]), "widget")
-        yield from _choice(f"/fields/{name}/group", field.get("group"), tuple(groups), "group")
+        yield from _choice(["fields", name, "widget"], field.get("widget"), widgets_for(properties[name]), "widget")
+        yield from _choice(["fields", name, "group"], field.get("group"), tuple(groups), "group")
 
 
 def _outputs(layout: Mapping[str, Any], outputs: Mapping[str, Any]) -> Iterator[PatchProblem]:
     for name, shown in _section(layout, "outputs").items():
         if name not in outputs:
-            yield _wrong(f"/outputs/{name}", f"there is no output {name!r:.80}", _one_of(name, outputs), tuple(outputs))
+            yield _wrong(["outputs", name], f"there is no output {name!r:.80}", _one_of(name, outputs), tuple(outputs))
         elif isinstance(shown, Mapping):
-            yield from _choice(f"/outputs/{name}/widget", shown.get("widget"), OUTPUT_WIDGETS, "widget")
+            yield from _choice(["outputs", name, "widget"], shown.get("widget"), OUTPUT_WIDGETS, "widget")
 
 
-def _choice(place: str, value: Any, allowed: tuple[str, ...], what: str) -> Iterator[PatchProblem]:
+def _choice(place: Sequence[str], value: Any, allowed: tuple[str, ...], what: str) -> Iterator[PatchProblem]:
     if value not in allowed:
         near = tuple(nearest(value, allowed)) if isinstance(value, str) else ()
         text = f"{value!r:.80} is no {what} here"
         yield PatchProblem(
-            "LAYOUT", text, pointer=place, hint=_one_of(str(value), allowed), allowed=allowed, nearest=near
+            "LAYOUT",
+            text,
+            pointer=exact_pointer(place),
+            hint=_one_of(str(value), allowed),
+            allowed=allowed,
+            nearest=near,
         )
 
 
@@ -244,8 +255,8 @@ def _section(layout: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _wrong(place: str, message: str, fix: str, allowed: tuple[str, ...] = ()) -> PatchProblem:
-    return PatchProblem("LAYOUT", message, pointer=place, hint=fix, allowed=allowed)
+def _wrong(place: Sequence[str], message: str, fix: str, allowed: tuple[str, ...] = ()) -> PatchProblem:
+    return PatchProblem("LAYOUT", message, pointer=exact_pointer(place), hint=fix, allowed=allowed)
 
 
 _ONLY: Final = "result"

@@ -23,7 +23,7 @@ _KEYS: Final = {"nodes": NODE_KEYS, "edges": EDGE_KEYS}
 _IGNORED: Final = {"nodes": ("id", "position", "localId"), "edges": ("id", "localId")}
 _LOCAL: Final = ("localId", "sourceLocalId", "targetLocalId")
 _ENDS: Final = (("source", "sourceLocalId"), ("target", "targetLocalId"))
-_UNSAFE: Final = "__proto__"
+UNSAFE_KEY: Final = "__proto__"
 MOST_CHARACTERS: Final = 16_000_000
 """In the values of one patch: as much as a workflow file holds."""
 
@@ -247,8 +247,8 @@ def _characters(operation: Operation) -> int:
             if type(item) is str:
                 count += len(item)
             elif type(item) is dict:
-                if _UNSAFE in item:
-                    raise _refused("UNSAFE_KEY", f"{_UNSAFE!r} is not a name", operation, "choose another key")
+                if UNSAFE_KEY in item:
+                    raise _refused("UNSAFE_KEY", f"{UNSAFE_KEY!r} is not a name", operation, "choose another key")
                 count += sum(map(len, item))
                 deeper.extend(item.values())
             elif type(item) is list:

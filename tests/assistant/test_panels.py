@@ -63,11 +63,15 @@ async def test_a_layout_by_rule_has_a_widget_for_each_type_and_the_required_fiel
 
 async def test_a_workflow_has_a_panel_too(tmp_path: Path) -> None:
     slot = {"dataFlowType": "STRING", "required": True, "displayName": "正文", "description": "要处理的文本"}
-    outputs = {"count": {"dataFlowType": "INTEGER"}, "data": {"dataFlowType": "OBJECT"}}
+    outputs = {"count": {"dataFlowType": "INTEGER", "displayName": "字数"}, "data": {"dataFlowType": "OBJECT"}}
     written = {"nodes": [], "edges": [], "interfaceInputs": {"text": slot}, "interfaceOutputs": outputs}
     async with host(tmp_path, Models()) as tavern:
         panel = await tavern.assistant.panel(written)
-    assert list(panel.layout["fields"]) == ["text"]
+        empty = await tavern.assistant.panel({"nodes": [], "edges": []})
+    fields, shown = panel.layout["fields"], panel.layout["outputs"]
+    assert (list(fields), fields["text"]["label"], fields["text"]["help"]) == (["text"], "正文", "要处理的文本")
+    assert [output["label"] for output in shown.values()] == ["字数", "Data"]
+    assert empty.layout["fields"] == {}
     assert {name: shown["widget"] for name, shown in panel.layout["outputs"].items()} == {
         "count": "number",
         "data": "json",
@@ -93,6 +97,8 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "a group that is not there": ({"op": "replace", "path": "/fields/prompt/group", "value": "top"}, "/fields/prompt/group", "'top' is no group"),
     "a text as order": ({"op": "replace", "path": "/fields/prompt/order", "value": "1"}, "/fields/prompt/order", "whole number"),
     "a key of its own": ({"op": "add", "path": "/fields/prompt/color", "value": "red"}, "/fields/prompt/color", "no key 'color'"),
+    "a name of its own with a slash": ({"op": "add", "path": "/fields/a~1b", "value": {}}, "/fields/a~1b", "no input 'a/b'"),
+    "a name that browsers mistake": ({"op": "add", "path": "/groups/__proto__", "value": {}}, "/groups/__proto__", "not a name"),
     "a section of its own": ({"op": "add", "path": "/buttons", "value": {}}, "/buttons", "no key 'buttons'"),
     "fields as a list": ({"op": "replace", "path": "/fields", "value": []}, "/fields", "an object"),
     "an output of nothing": ({"op": "add", "path": "/outputs/image", "value": {"order": 2, "widget": "image"}}, "/outputs/image", "no output 'image'"),
