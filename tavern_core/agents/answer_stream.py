@@ -21,7 +21,7 @@ MOST_ARGUMENTS: Final = 4_000_000
 """Characters of the arguments of all native calls of an answer."""
 _LOOK_EVERY: Final = 2_000
 _MARKER: Final = "[REQUEST_TOOL]"
-_ONE_FENCE: Final = re.compile(r"```[^\n`]{0,40}\n(.*)\n```", re.DOTALL)
+_ONE_FENCE: Final = re.compile(r"(?P<before>[^`]{0,200})```[^\n`]{0,40}\n(?P<inside>.*)\n```", re.DOTALL)
 Fault = Literal["", "repeats", "too_long"]
 
 
@@ -144,9 +144,11 @@ class AnswerReader:
 
 
 def fenced_content(said: str) -> str:
-    """The content of an answer that consists of one code fence; empty for any other answer."""
+    """The content of an answer that is one code fence, or a few words and one without a block; else empty."""
     found = _ONE_FENCE.fullmatch(said.strip())
-    return "" if found is None or "```" in found[1] else found[1]
+    if found is None or "```" in found["inside"] or (found["before"] and _MARKER in found["inside"].upper()):
+        return ""
+    return found["inside"]
 
 
 def answer_of_model(said: LLMAnswer, listener: AnswerReader, prompt_tokens: int) -> ModelAnswer:

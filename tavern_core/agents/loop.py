@@ -269,7 +269,7 @@ class AgentLoop:
             return TextOutcome(text=answer.text)
         outcome = await self._calls.text(answer.text)
         if not outcome.problems and not outcome.steps and (inside := fenced_content(answer.said)):
-            return await self._calls.text(inside)  # an example without other text is meant as a call
+            return await self._calls.text(inside)  # an example with hardly any other text is meant as a call
         return outcome
 
     async def _native(self, answer: ModelAnswer) -> tuple[list[dict[str, Any]], str]:

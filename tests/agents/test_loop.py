@@ -91,6 +91,7 @@ def test_calls_that_only_read_run_at_the_same_time_and_others_in_their_order(off
         (block("ad", a=1), "desk:add"),  # a wrong name
         ('{"name": "desk:add", "arguments": {"a": 1}}', "write the call like this"),  # JSON instead of TAM
         ('```json\n{"name": "desk:add", "arguments": {"a": 1}}\n```', "write the call like this"),
+        ('I call it:\n\n```json\n{"name": "desk:add", "arguments": {"a": 1}}\n```', "write the call like this"),
         (block("add", a=1).replace("<|[END_TOOL]|>", ""), "unterminated_block"),  # half a block
         (block("add", b=1), "a"),  # a parameter left out
         (block("add", a="one"), "integer"),
@@ -124,9 +125,13 @@ def test_answers_that_lead_nowhere_are_counted_since_the_last_call(office: Offic
 def test_a_call_in_a_code_fence_runs_and_prose_about_calls_does_not(office: Office) -> None:
     assert office.answers([f"```\n{block('add', a=1)}\n```\n", FINE]).run().calls == 1
     assert "dropped" not in office.said()[-1], "the end of the fence is no invented result"
-    about = "A call begins with REQUEST_TOOL and names the tool: `command: desk:add`."
-    outcome = office.answers([about]).run()
-    assert (outcome.state, outcome.answer, outcome.calls) == ("done", about, 0)
+    long = "It is written as JSON, with the name of the tool and its arguments. " * 5
+    for about in (
+        "A call begins with REQUEST_TOOL and names the tool: `command: desk:add`.",
+        f"{long}\n```json\n{{'name': 'desk:add', 'arguments': {{'a': 1}}}}\n```".replace("'", '"'),
+    ):
+        outcome = office.answers([about]).run()
+        assert (outcome.state, outcome.answer, outcome.calls) == ("done", about, 0)
 
 
 @pytest.mark.parametrize(
