@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from typing import Any, Final
 
-from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, ModelCall, StreamingLLM
 from tavern_core.contract.python_targets import PythonTarget
-from tavern_core.errors import OutputTooLarge
+from tavern_core.errors import OutputTooLarge, ToolFailed
 from tavern_core.kernel.catalogue.call_plan import InternalOperation
 from tavern_core.model.tool import ToolSpec
 
@@ -79,16 +79,19 @@ async def model_answer(
 
     Raises:
         OutputTooLarge: it is longer (OUTPUT_TOO_LARGE).
+        ToolFailed: it is no answer (TOOL_ERROR).
     """
     if on_text is None or not isinstance(model, StreamingLLM):
-        return await model.complete(messages, **options)
+        return _checked(await model.complete(messages, **options), name)
     text, remaining, final_answer = list[str](), most, None
     pieces = model.stream(messages, **options)
     async with aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext():  # type: ignore[type-var]
         async for piece in pieces:
             if isinstance(piece, LLMAnswer):
-                final_answer = piece
+                final_answer = _checked(piece, name)
                 continue
+            if not isinstance(piece, str):
+                raise _odd(name, f"streams {type(piece).__name__}", "`stream` yields texts, and at last an LLMAnswer")
             text.append(piece)
             remaining -= len(piece)
             if remaining < 0:
@@ -101,3 +104,18 @@ async def model_answer(
             if on_text(piece) is True:
                 return LLMAnswer("".join(text), STOPPED, model=name)
     return final_answer or LLMAnswer("".join(text), model=name)
+
+
+def _checked(answer: Any, name: str) -> LLMAnswer:
+    if not isinstance(answer, LLMAnswer):
+        raise _odd(name, f"answers {type(answer).__name__}", "`complete` returns an LLMAnswer: LLMAnswer(text)")
+    if not isinstance(answer.usage, Mapping):
+        raise _odd(name, f"reports the usage {answer.usage!r:.80}", 'LLMAnswer(text, usage={"input": 1, "output": 1})')
+    if not all(isinstance(call, ModelCall) for call in answer.tool_calls or ()):
+        raise _odd(name, "calls tools with something else than `ModelCall`", "ModelCall(id, name, arguments)")
+    return answer
+
+
+def _odd(name: str, what: str, hint: str) -> ToolFailed:
+    model = f"the language model {name!r}" if name else "the language model"
+    return ToolFailed(f"{model} {what}", hint=hint, outcome="unknown", fixFor="operator")

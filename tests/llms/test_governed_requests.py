@@ -138,6 +138,40 @@ def test_odd_usage_of_a_model_is_not_believed(opened: Open) -> None:
     assert (events[0]["tokens"]["input"] > 0, events[0]["tokens"]["output"], events[0]["estimated"]) == (True, 1, True)
 
 
+NO_ANSWERS: dict[str, tuple[Any, list[Any], str]] = {
+    "a text for an answer": ("ok", [], "answers str"),
+    "no usage": (LLMAnswer("ok", usage=None), [], "reports the usage None"),  # type: ignore[arg-type]
+    "calls of its own": (LLMAnswer("ok", tool_calls=({"name": "x"},)), [], "something else than `ModelCall`"),  # type: ignore[arg-type]
+    "bytes in a stream": (LLMAnswer("ok"), [b"ok"], "streams bytes"),
+    "no usage at the end of a stream": (LLMAnswer(""), ["ok", LLMAnswer("ok", usage=None)], "reports the usage"),  # type: ignore[arg-type]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", NO_ANSWERS)
+def test_what_is_no_answer_is_an_error_that_names_the_model_and_the_repair(opened: Open, what: str) -> None:
+    answer, pieces, said = NO_ANSWERS[what]
+
+    class Whole:
+        async def complete(self, messages: Any, /, **options: Any) -> Any:
+            return answer
+
+    class Streaming(Whole):
+        async def stream(self, messages: Any, /, **options: Any) -> Any:
+            for piece in pieces:
+                yield piece
+
+    class Brings:
+        @hookimpl
+        def tavern_register_llms(self) -> Any:
+            return {"odd": Streaming() if pieces else Whole()}
+
+    with opened({}, [Plugin(Brings(), name="brings")]) as host, pytest.raises(CallError) as caught:
+        host.wait(host.llms.complete("hi", model="odd", on_text=lambda _: None))
+    assert (caught.value.code, said in caught.value.message) == ("TOOL_ERROR", True)
+    assert "the language model 'odd'" in caught.value.message
+    assert "LLMAnswer" in caught.value.hint or "ModelCall(" in caught.value.hint
+
+
 def test_an_answer_that_a_hook_spoils_is_not_used(opened: Open) -> None:
     class Spoils:
         @hookimpl
