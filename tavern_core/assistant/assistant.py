@@ -19,6 +19,7 @@ from tavern_core.flow.llm_calls import ModelLike
 from tavern_core.flow.patching import PatchOutcome
 from tavern_core.flow.workflow_edit_history import WorkflowSession
 from tavern_core.flow.workflow_tools import workflow_tool
+from tavern_core.graph.patch import conflict
 from tavern_core.model.call import CallContext
 from tavern_core.model.message_translation import Language
 from tavern_core.model.node import JSON_TYPES
@@ -112,8 +113,13 @@ class Assistant:
         if not target or isinstance(target, WorkflowSession):
             raise UsageError("a new workflow needs a name", hint='apply(proposal, "summarize"), or session=...')
         workflows = self._flow.workflows
-        is_new = not Path(target).is_file() and str(target) not in workflows.workflow_files
-        return await (self.write(proposal, target) if is_new else workflows.patched(target, patch, rev=rev, seed=seed))
+        if not Path(target).is_file() and str(target) not in workflows.workflow_files:
+            return await self.write(proposal, target)
+        now = await workflows.found(target)
+        if now.rev == rev and now.raw != proposal.before.raw:  # by a program that does not count revisions
+            text = "the workflow is not the one for which the change was proposed"
+            return PatchOutcome(False, now, problems=(replace(conflict(now.rev), message=text),))
+        return await workflows.patched(target, patch, rev=rev, seed=seed)
 
     def session(self, workflow: Any = None) -> WorkflowSession:
         """The editing of a workflow, with history, undo and redo: `Workflows.session`. Raises as `propose`."""

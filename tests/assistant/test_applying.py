@@ -42,15 +42,27 @@ async def test_a_proposal_is_written_into_the_file_and_everybody_gets_the_comple
 
 
 @pytest.mark.anyio
-async def test_a_workflow_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [{"rev": 9}, {"description": "by hand"}])
+async def test_a_workflow_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, change: dict[str, Any]) -> None:
     path = written(tmp_path)
     async with host(tmp_path, Models(answer(LOWER))) as tavern:
         proposal = await tavern.assistant.propose("lower case", path)
-        other = {**json.loads(path.read_text()), "rev": 9}
+        other = {**json.loads(path.read_text()), **change}
         path.write_text(json.dumps(other))
         outcome = await tavern.assistant.apply(proposal, path)
     assert (outcome.ok, [problem.code for problem in outcome.problems]) == (False, ["REV_CONFLICT"])
     assert json.loads(path.read_text()) == other
+
+
+@pytest.mark.anyio
+async def test_a_new_workflow_is_not_put_into_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.json"
+    async with host(tmp_path, Models(answer(CAPITALS))) as tavern:
+        proposal = await tavern.assistant.propose("capitals")
+        path.write_text('{"nodes": [], "edges": [], "description": "mine"}')
+        outcome = await tavern.assistant.apply(proposal, path)
+    assert [problem.code for problem in outcome.problems] == ["REV_CONFLICT"]
+    assert json.loads(path.read_text())["nodes"] == []
 
 
 @pytest.mark.anyio
