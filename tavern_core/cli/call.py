@@ -61,6 +61,8 @@ def call(
     if both := sorted(texts.keys() & json_values.keys()):
         raise UsageError(f"{both[0]!r} is given twice: by name and in --json-args", hint="give it once")
     host, context = session.host(), caller(permissions, profile)
+    if profile is not None:
+        host.profile(profile)  # an unknown one is an error of the command line, not of the call
     arguments = {**json_values, **typed(host, tool, texts, context)}
     if token is not None:
         result = host.commit_sync(

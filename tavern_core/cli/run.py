@@ -31,7 +31,10 @@ def run(session: CliSession, file: str, permissions: str | None, profile: str | 
     feedback for the model. The exit code is the highest one of all results.
     """
     text = read_stdin() if file == "-" else read_file(file)
-    outcome = session.host().run_text_sync(text, context=caller(permissions, profile))
+    host = session.host()
+    if profile is not None:
+        host.profile(profile)  # an unknown one is an error even if the text calls nothing
+    outcome = host.run_text_sync(text, context=caller(permissions, profile))
     session.out.result(outcome.to_json())
     if only_feedback:
         session.out.data(outcome.feedback)

@@ -48,6 +48,8 @@ FORM = re.compile(r"\A(error|warning)\[[A-Z_]+\]: .+", re.S)
         (("--set", "limits.dept=4", "tools", "list"), 2, "did you mean 'depth'"),
         (("--config", "nowhere.yaml", "tools", "list"), 2, "nowhere.yaml"),
         (("tools", "list", "--profile", "nobody"), 2, "error[PROFILE_INVALID]"),
+        (("tools", "call", "text:count", "text=x", "--profile", "nobody"), 2, "error[PROFILE_INVALID]"),
+        (("run", "-", "--profile", "nobody"), 2, "error[PROFILE_INVALID]"),
         (("assist", "flow.json", "put the text into capitals, please " * 10), 2, "File name too long"),
         (("skills", "check", "x" * 5_000), 2, "File name too long"),
         (("plugins", "activate"), 2, "--all"),
