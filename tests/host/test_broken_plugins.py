@@ -235,6 +235,7 @@ def test_a_plugin_folder_that_was_configured_and_is_not_there_is_a_warning(tmp_p
     ("config", "message", "hint"),
     [
         ({"plugins": {"disable": ["txt"]}}, "plugins.disable: there is no plugin 'txt'", "did you mean 'text'?"),
+        ({"plugins": {"disable": ["core-net"]}}, "plugins.disable: 'core-net' is part of the host", "delete core-net"),
         ({"plugins": {"load": ["text", "Text"]}}, "plugins.load: there is no plugin 'Text'", "did you mean 'text'?"),
         (
             {"plugins": {"onFailure": {"x": "open"}}},

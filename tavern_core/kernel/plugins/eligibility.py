@@ -75,6 +75,8 @@ def _review_names(records: Mapping[str, PluginRecord], base: Foundation) -> None
             if name not in records:
                 hint = did_you_mean(name, records) or "`tavern plugins list` shows the names"
                 _report_name(f"{key}: there is no plugin {name!r:.80}", hint, base.diagnostics)
+            elif key == "plugins.disable" and records[name].candidate.source == "builtin":
+                _report_name(f"{key}: {name!r} is part of the host and stays", f"delete {name}", base.diagnostics)
     for name in config.isolation.raise_for:
         if not is_permission(canonical_hook(name) or name):
             hint = did_you_mean(name, known_permissions()) or "docs/permissions.md lists the permissions"
