@@ -354,6 +354,12 @@ def test_of_two_given_objects_of_one_name_the_first_is_used(workshop: Workshop) 
     assert host.invoke_sync("one:x").value == "one"
 
 
+def test_an_object_with_the_name_of_a_built_in_plugin_is_offered_a_name_that_it_may_have(workshop: Workshop) -> None:
+    said = reported(workshop.open(offering("core-net", "x")), "NAME_CONFLICT")
+    assert "Plugin(thing, name='my-core-net')" in said
+    assert ids(workshop.open(offering("my-core-net", "x"))) == ["my-core-net:x"]
+
+
 @pytest.mark.slow
 def test_what_was_stopped_with_its_dependency_comes_back_with_it(workshop: Workshop) -> None:
     workshop.folder("a", LIFE)

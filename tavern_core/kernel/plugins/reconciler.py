@@ -20,7 +20,7 @@ from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, DecidedPlugin, GrantDecisions
 from tavern_core.kernel.plugins.plugin_record import USABLE, PluginRecord
-from tavern_core.model.naming_rules import split_id
+from tavern_core.model.naming_rules import is_reserved, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.plugin_status import Diagnostic
 
@@ -219,7 +219,8 @@ def _clash(candidate: PluginCandidate, used: str, unused: str) -> Diagnostic:
     text = f"plugin {candidate.name!r} is there twice: {used} is used, {unused} is not"
     hint = "uninstall or rename one"
     if candidate.source == "object":
-        hint = f"give it another name: Plugin(thing, name='{candidate.name}-2')"
+        other = f"my-{candidate.name}" if is_reserved(candidate.name) else f"{candidate.name}-2"
+        hint = f"give it another name: Plugin(thing, name='{other}')"
     return Diagnostic("NAME_CONFLICT", text, candidate.name, hint, details={"winner": used, "loser": unused})
 
 
