@@ -123,8 +123,8 @@ def show_files(folder: Path) -> None:
 
 
 def show_diagnostics(tavern: Tavern) -> None:
-    for noticed in tavern.diagnostics:
-        out.print(Text(f"{noticed.severity}: {noticed.message}"))
+    for diagnostic in tavern.diagnostics:
+        out.print(Text(f"{diagnostic.severity}: {diagnostic.message}"))
 
 
 def count(log: Path) -> int:

@@ -116,8 +116,8 @@ class Workspace:
             for entry in scanned:
                 info = entry.stat(follow_symlinks=False)
                 found.append({"name": entry.name, "type": _kind(info.st_mode), "bytes": info.st_size})
-        told = sorted((entry for entry in found if _is_text(entry["name"])), key=lambda entry: str(entry["name"]))
-        return "/" + "/".join(parts), told[:most], len(told) > most
+        listed = sorted((entry for entry in found if _is_text(entry["name"])), key=lambda entry: str(entry["name"]))
+        return "/" + "/".join(parts), listed[:most], len(listed) > most
 
     # Paths ---------------------------------------------------------------------------------------------------------------
 

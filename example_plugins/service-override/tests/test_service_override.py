@@ -35,7 +35,7 @@ def tavern_plugins() -> list[Plugin]:
 
 
 def offset(call_tool: ToolCaller) -> timedelta | None:
-    """How far from UTC the host tells the time."""
+    """How far from UTC the host's clock is."""
     return datetime.fromisoformat(call_tool(TIME, {}).value).utcoffset()
 
 
@@ -51,8 +51,8 @@ def test_a_zone_that_is_asked_for_is_reported(call_tool: ToolCaller) -> None:
 def test_a_rehearsal_moves_the_day_for_everybody(call_tool: ToolCaller) -> None:
     expected = (datetime.now(UTC) + timedelta(days=2)).timestamp()
     assert call_tool("asking:seconds", {}).value == pytest.approx(expected, abs=60)
-    told = datetime.fromisoformat(call_tool(TIME, {"timezone": "UTC"}).value)
-    assert told.timestamp() == pytest.approx(expected, abs=60)
+    shifted = datetime.fromisoformat(call_tool(TIME, {"timezone": "UTC"}).value)
+    assert shifted.timestamp() == pytest.approx(expected, abs=60)
 
 
 @pytest.mark.tavern(grants=[])

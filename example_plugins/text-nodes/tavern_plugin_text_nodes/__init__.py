@@ -1,8 +1,8 @@
 """Nodes that work on text, and workflows made of them.
 
-The nodes stand in `nodes/`, the workflows in `workflows/`. Only the language model is registered here: one that says what it was
-told to say, so that the workflow that asks it runs anywhere. Put a real one in its place with `tavern_register_llms` of a plugin
-of your own, and name it in the node's input `model`.
+The nodes are in `nodes/`, the workflows in `workflows/`. This module registers only the language model: it gives scripted answers,
+so that the workflow with a model runs anywhere. To use a real one, register it with `tavern_register_llms` in a plugin of your own,
+and name it in the node's input `model`.
 """
 
 from __future__ import annotations
