@@ -67,6 +67,15 @@ def test_a_dead_upstream_costs_its_own_tools_alone(tmp_path: Path) -> None:
         assert any(d.code == "UPSTREAM_FAILED" for d in host.diagnostics)
 
 
+def test_a_call_of_another_tool_by_its_id_lists_no_upstream(tmp_path: Path) -> None:
+    system = System()
+    with opened(system, tmp_path) as host:
+        assert host.invoke_sync("system:get_current_time").ok
+        assert system.listed == 0
+        assert host.invoke_sync("toy:echo", {"x": 1}).ok
+        assert system.listed == 1
+
+
 def test_a_list_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
     system = System(etag="v1")
     with opened(system, tmp_path) as host:

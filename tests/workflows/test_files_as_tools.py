@@ -117,6 +117,7 @@ def test_a_start_reads_no_workflow_file_and_the_first_listing_only_changed_ones(
     def start() -> tuple[list[str], list[tuple[str, str, list[str]]], list[str]]:
         opened.clear()
         with flows.open() as tavern:
+            assert tavern.invoke_sync("system:get_current_time").ok
             assert opened == []
             tools = [spec for spec in tavern.tools.list() if spec.kind == "workflow"]
             shown = [(spec.id, spec.description, list(spec.input_schema["properties"])) for spec in tools]

@@ -80,11 +80,20 @@ class ToolSpecs:
         self._index: ToolIndex | None = None
         base.signals.tools.subscribe(self.changed)
 
-    def catch_up(self) -> None:
-        """Before a listing of tools, read changed files again."""
+    def catch_up(self, tool: str | None = None) -> None:
+        """Before tools are looked up, read changed files again, and list upstreams.
+
+        Args:
+            tool: the only one that is looked up. Nothing else is read for the id of a tool that comes from elsewhere.
+        """
         if self.pins.is_outdated:
             self.changed()
-        self.base.signals.lookup.emit()
+        entry = None if tool is None else self.registry.entries().get(tool)
+        if entry is None or entry.id.startswith("workflow:") or self._is_of_upstream(entry):
+            self.base.signals.lookup.emit()
+
+    def _is_of_upstream(self, entry: RegistryEntry) -> bool:
+        return self.lifecycle.records[entry.plugin].candidate.source == "upstream"
 
     def kinds(self) -> frozenset[str]:
         """The kinds of tools that can be run: by registered executors, and by those that usable plugins declare."""
