@@ -153,7 +153,6 @@ def test_a_rule_answers_what_is_asked_later(office: Office, remember: Any, amoun
         (rule,) = host.approvals.rules()
         assert (rule.tool, rule.principal, rule.by, rule.scope) == ("o:pay", "user:ann", "user:boss", remember)
         host.approvals.forget(rule.id)
-        host.invoke_sync("o:pay", {"amount": amounts[-1]}, context=ANN)  # the approval itself, where it was not used
         assert not host.invoke_sync("o:pay", {"amount": amounts[-1]}, context=ANN).ok
 
 
@@ -193,6 +192,30 @@ def test_a_keyed_call_is_repeated_under_the_approval_it_had(office: Office) -> N
             assert host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="k").value == 5
         assert not host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="other").ok
     assert office.ran == [5]
+
+
+def test_each_approval_is_a_request_of_its_own_and_keeps_its_key(office: Office) -> None:
+    with office.open() as host:
+
+        def paid(key: str | None) -> Any:
+            result = host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key=key)
+            return (result.meta or {}).get("idempotency", "ran") if result.ok else result.status
+
+        approvals = []
+        for key in ("a", "b", "c"):
+            approvals.append(pending(host, idempotency_key=key))
+            assert paid("a") == ("replayed" if key != "a" else "input_required")
+            host.approvals.approve(approvals[-1], by=BOSS)
+            for earlier in ("a", "b", "c")[: len(approvals) - 1]:
+                assert paid(earlier) == "replayed", (earlier, key)
+            assert paid(key) != "input_required"
+        host.approvals.reject(pending(host), by=BOSS)
+        assert [paid(key) for key in ("a", "b", "c", "d", None)] == ["replayed"] * 3 + ["error"] * 2
+        for approval in approvals:
+            with pytest.raises(UsageError, match="is used already"):
+                host.approvals.approve(approval, by=BOSS)
+        assert sorted(one.state for one in host.approvals.list(None)) == ["rejected", "used", "used", "used"]
+    assert office.ran == [5, 5, 5]
 
 
 @pytest.mark.parametrize(("hours", "is_repeated"), [(23, True), (25, False)])

@@ -180,16 +180,16 @@ class Approvals:
         _judge(answer, request, facts)
         return used_up
 
-    def _ruled(self, call: ToolCall, mark: str, definition: str) -> Approval | None:
+    def _ruled(self, call: ToolCall, mark: str, definition: str, *, is_run: bool = True) -> Approval | None:
         try:
-            return self.stored.ruled(call, mark, definition)
+            return self.stored.ruled(call, mark, definition, is_run=is_run)
         except StateDamaged:
             return None  # approval is requested, as without rules
 
     def check_possible(self, plan: CallPlan, call: ToolCall, requested: RequestedApproval) -> None:
         """Return if an approver can be asked or an answer is stored. Raises ApprovalRequired."""
         mark, definition = fingerprint(call, plan.spec), _definition(plan, requested)
-        if self._approver is not None or self._ruled(call, mark, definition) is not None:
+        if self._approver is not None or self._ruled(call, mark, definition, is_run=False) is not None:
             return
         request = _request(plan, call, requested, mark, time.time() + self._seconds)
         why = say(MESSAGES["needs_approval"], tool=plan.id, reason=requested.reason)

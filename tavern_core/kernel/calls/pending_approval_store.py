@@ -4,8 +4,8 @@
        |  \\--reject--> rejected
        '--no answer in time--> expired, which is a denial
 
-A request covers one call: the tool and its definition, the caller, every argument. The approver must not be the
-caller. A rule gives the same answer to later requests: for the same call, or for every call of this tool by this caller.
+A request covers one call: the tool and its definition, the caller, every argument. When the same call is made again
+after its approval was used, that is a new request with an id of its own. The approver must not be the caller. A rule gives the same answer to later requests: for the same call, or for every call of this tool by this caller.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ from tavern_core.model.result import iso_utc
 
 KIND: Final = "approval"
 RULE: Final = "approval-rule"
+_TURN: Final = "approval-turn"
+"""Kind of the records that count the used requests of a call. The first request has no such record."""
+_KEYED: Final = "approval-key"
+"""Kind of the records that say under which request of a call an idempotency key was used, if not under the first one."""
 APPROVER: Final = "approver"
 """The role whose holders may approve."""
 ApprovalState = Literal["pending", "approved", "rejected", "used", "expired"]
@@ -125,11 +129,19 @@ class StoredApprovals:
 
     # The pipeline ------------------------------------------------------------------------------------------------------
 
-    def ruled(self, call: ToolCall, mark: str, definition: str) -> Approval | None:
-        """The answer of a rule for the call; None: no rule covers it."""
+    def ruled(self, call: ToolCall, mark: str, definition: str, *, is_run: bool) -> Approval | None:
+        """The answer of a rule for the call; None: no rule covers it.
+
+        Args:
+            is_run: the call is made now. It uses up an approval that waits for it, so that none is left without the rule.
+        """
         for name in (_call_rule(mark, definition), _tool_rule(call.tool, owner_of(call.context), definition)):
             if (record := self.records.get(RULE, name)) is not None and record.data:
                 data = json.loads(record.data)
+                if is_run:
+                    _, waiting = self._current(approval_id(mark, definition))
+                    if waiting is not None and (known := _stored(waiting)) is not None and known.state == "approved":
+                        self.records.replace(self._used(waiting, call.idempotency_key, time.time()))
                 return Approval(bool(data["approved"]), str(data.get("reason", "")), str(data["by"]))
         return None
 
@@ -146,36 +158,71 @@ class StoredApprovals:
             ApprovalRejected: no answer came in time (APPROVAL_REJECTED).
             BudgetExceeded: too many requests of this caller wait already (BUDGET_EXCEEDED).
         """
-        name, now = approval_id(request.fingerprint, definition), time.time()
+        name, key, now = approval_id(request.fingerprint, definition), call.idempotency_key, time.time()
+        if key is not None and (repeated := self._repeated(name, key, now)) is not None:
+            return repeated, None
         for _ in range(100):
-            record = self.records.get(KIND, name)
+            turn, record = self._current(name)
             known = None if record is None else _stored(record)
-            if record is None or known is None or known.state == "used":
-                if record is not None and known is not None and self._is_for(record, call.idempotency_key, now):
-                    return Approval(True, known.reason, known.decided_by), None
-                if self._store_request(record, call, request, definition, name):
-                    raise self._required(why, name, facts)
+            if record is None or known is None:
+                if self._store_request(record, call, request, definition, _nth(name, turn)):
+                    raise self._required(why, _nth(name, turn), facts)
+                continue
+            if known.state == "used":
+                self._count(name, turn, record.owner, now)
                 continue
             if known.state == "pending":
-                raise self._required(why, name, facts)
+                raise self._required(why, record.key, facts)
             if known.state == "expired":
-                self.records.remove(KIND, name)
+                self.records.remove(KIND, record.key)
                 raise _too_late(request.tool, **facts)
             if known.state == "rejected":
                 return Approval(False, known.reason, known.decided_by), None
-            data = json.loads(record.data)
-            by_key = {"key": call.idempotency_key, "keyUntil": now + self._key_seconds}
-            used = replace(record, state="used", data=_text({**data, **by_key}), expires=now + _KEPT_AFTER_S)
-            if self.records.replace(used):
+            if key is not None and turn:
+                place = Record(_KEYED, _place(name, key), record.owner, "used", str(turn), now, now + self._key_seconds)
+                if (there := self.records.add(place)) is not None:
+                    self.records.replace(replace(there, data=place.data, expires=place.expires))
+            if self.records.replace(self._used(record, key, now)):
                 return Approval(True, known.reason, known.decided_by), replace(record, version=record.version + 1)
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
 
-    def _is_for(self, used: Record, key: str | None, now: float) -> bool:
+    def _current(self, name: str) -> tuple[int, Record | None]:
+        """How many requests of the call were used before the newest one; and the newest one, if it is stored."""
+        counted = self.records.get(_TURN, name)
+        turn = int(counted.data or 0) if counted is not None else 0
+        return turn, self.records.get(KIND, _nth(name, turn))
+
+    def _count(self, name: str, turn: int, owner: str, now: float) -> None:
+        """Let the call have a new request after this one. Only one of several processes does."""
+        expires = (
+            now + 2 * self._seconds + max(_KEPT_AFTER_S, self._key_seconds) + 86_400.0
+        )  # later than the new request
+        counted = self.records.get(_TURN, name)
+        if counted is None:
+            self.records.add(Record(_TURN, name, owner, "used", str(turn + 1), now, expires))
+        elif int(counted.data or 0) == turn:
+            self.records.replace(replace(counted, data=str(turn + 1), expires=expires))
+
+    def _repeated(self, name: str, key: str, now: float) -> Approval | None:
+        """The approval that the call used before under this idempotency key."""
+        place = self.records.get(_KEYED, _place(name, key))
+        used = self.records.get(KIND, _nth(name, int(place.data or 0) if place is not None else 0))
+        known = None if used is None else _stored(used)
+        if used is None or known is None or known.state != "used" or not self._is_for(used, key, now):
+            return None
+        return Approval(True, known.reason, known.decided_by)
+
+    def _used(self, record: Record, key: str | None, now: float) -> Record:
+        """An approved request, used up by a call with this idempotency key."""
+        data = _text({**json.loads(record.data), "key": key, "keyUntil": now + self._key_seconds})
+        return replace(record, state="used", data=data, expires=now + max(_KEPT_AFTER_S, self._key_seconds))
+
+    def _is_for(self, used: Record, key: str, now: float) -> bool:
         """Whether a call under this idempotency key used the approval, and may be repeated under both."""
         data = json.loads(used.data)
         # Earlier versions did not store how long the key is held.
         until = data.get("keyUntil", used.expires - _KEPT_AFTER_S + self._key_seconds)
-        return key is not None and data.get("key") == key and now < until
+        return bool(data.get("key") == key and now < until)
 
     def give_back(self, settled: tuple[Approval, Record | None]) -> None:
         """Make an approval usable again that `use_or_request` used up for a call that no longer waits."""
@@ -189,7 +236,7 @@ class StoredApprovals:
             ApprovalRequired: there is no answer yet; the request is stored (APPROVAL_REQUIRED).
             ApprovalRejected: it was refused (APPROVAL_REJECTED).
         """
-        record = self.records.get(KIND, approval_id(request.fingerprint, definition))
+        record = self._current(approval_id(request.fingerprint, definition))[1]
         known = None if record is None else _stored(record)
         if known is None or known.state != "approved":
             self.use_or_request(call, request, definition, why, facts)
@@ -382,8 +429,17 @@ def _too_late(name: str, *, is_gone: bool = False, **facts: Any) -> ApprovalReje
 
 
 def approval_id(mark: str, definition: str) -> str:
-    """The id of the request for the call that `mark` identifies, with this definition of the tool."""
+    """The id of the first request for the call that `mark` identifies, with this definition of the tool."""
     return "apr-" + hashlib.sha256(f"{mark}{definition}".encode()).hexdigest()[:20]
+
+
+def _nth(name: str, turn: int) -> str:
+    """The id of the request after `turn` used ones."""
+    return f"{name}-{turn}" if turn else name
+
+
+def _place(name: str, key: str) -> str:
+    return f"{name}\x1f{hashlib.sha256(key.encode('utf-8', 'backslashreplace')).hexdigest()}"
 
 
 def _call_rule(mark: str, definition: str) -> str:
