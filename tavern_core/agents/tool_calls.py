@@ -177,10 +177,14 @@ class ToolCalls:
         """Make one call. It is numbered now, so that concurrent calls keep their order in the record."""
         number, self._next = self._next, self._next + 1
         self.calls.append(PastCall(tool, arguments, _NOT_YET, False))
-        call_key = f"{self._run}:{self._step}:{number}" if key is None else f"{self._run}:{_digest(key)}"
+        call_key = self._key_of(key) or f"{self._run}:{self._step}:{number}"
         return self._make(
             number, _PendingCall(tool, arguments, context or self._context, call_key), len(self.calls) - 1
         )
+
+    def _key_of(self, request_key: str | None) -> str | None:
+        """The idempotency key of a step of a block with a `request_id`."""
+        return None if request_key is None else f"{self._run}:{_digest(request_key)}"
 
     async def _make(self, number: int, pending: _PendingCall, place: int) -> ToolResult:
         at = self._step, number
@@ -239,7 +243,7 @@ class ToolCalls:
         return store.put(text, "text/plain", name=name, context=self._context, untrusted=read).uri
 
     async def preview_call(
-        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int, key: str | None
     ) -> CallError | None:
         """The preview of a chain's step, recorded: a replay must not use the current host."""
         at = self._step, self._foreseen
@@ -253,7 +257,7 @@ class ToolCalls:
         if tool == READ_RESULT:
             return None
         error = await pipeline.call_preview.preview_call(
-            self._services.base.mode, tool, arguments, context, earlier, DOOR
+            self._services.base.mode, tool, arguments, context, earlier, self._key_of(key), DOOR
         )
         if error is not None and (data := _waiting_for(failure(error), tool, self._run)) is not None:
             raise PersonRequired(data)

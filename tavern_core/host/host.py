@@ -69,9 +69,9 @@ class _TextCaller:
     invoke: _InvokeText
 
     async def preview_call(
-        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int, key: str | None
     ) -> CallError | None:
-        return await self.pipeline.call_preview.preview_call(self.mode, tool, arguments, context, earlier)
+        return await self.pipeline.call_preview.preview_call(self.mode, tool, arguments, context, earlier, key)
 
     def refused(self, command: str, context: CallContext | None, result: ToolResult) -> ToolResult:
         return self.pipeline.conclusion.refused(command, context, result, "tam")

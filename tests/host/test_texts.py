@@ -229,6 +229,41 @@ def test_nothing_of_a_chain_runs_when_a_later_step_is_known_to_be_refused(
         assert said(host, alone, context=context).ok, door  # nothing was spent on it
 
 
+def test_a_chain_with_an_approved_step_is_repeated_for_its_answers(opened: Opened, notes: Notes) -> None:
+    text = block(
+        ("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write"), ("text2", "b"), ("request_id", "r")
+    )
+    text = text.replace("「始」", "»»»").replace("「末」", "«««")
+    host = opened(tools(notes, name="notes"), config={"approval": {"ask": ["notes:write"]}})
+    for _ in range(2):
+        ann = CallContext(principal="user:ann")
+        for left in (2, 1, 0):
+            outcome = said(host, text, context=ann)
+            waiting = host.approvals.list()
+            assert len(waiting) == (left if not notes.done else 0), outcome
+            for one in waiting:
+                host.approvals.approve(one.id)
+        assert outcome.ok and notes.done == ["a", "b"]
+
+
+class Shouting:
+    @hookimpl
+    def tavern_before_execute(self, call: Any, tool: Any, ctx: Any) -> dict[str, Any] | None:
+        return {"text": call.arguments["text"].upper()} if tool.id == "notes:fail" else None
+
+
+@pytest.mark.parametrize("why", ["a hook may change them", "they depend on an earlier answer"])
+def test_no_approval_is_requested_for_arguments_that_are_not_final(opened: Opened, notes: Notes, why: str) -> None:
+    hooks = {"version": "1", "permissions": {"hooks": ["hook:server:tool:before-execute"]}}
+    plugins = [Plugin(Shouting(), name="loud", manifest=hooks)] if "hook" in why else []
+    config = {"approval": {"ask": ["notes:fail"]}, "tam": {"references": True}}
+    host = opened(tools(notes, name="notes"), *plugins, config=config)
+    value = "{{step1}}" if "earlier" in why else "a"
+    said(host, block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:fail"), ("text2", value)))
+    (waiting,) = host.approvals.list()
+    assert waiting.request["arguments"]["text"].lower() == "a"
+
+
 @pytest.mark.slow
 def test_a_chain_within_its_budget_runs_whatever_was_spent_before(host: Tavern, notes: Notes) -> None:
     context = CallContext(budget=Budget(max_tool_calls=5))

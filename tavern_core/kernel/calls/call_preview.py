@@ -78,12 +78,14 @@ class CallPreview:
                 leave(entered)
         return to_result(preview_value, call.trace(self.series), self.limits.output_bytes, plan.id)
 
-    def _check_approval(self, plan: CallPlan, asked: ToolCall, requested: RequestedApproval | None) -> None:
+    def _check_approval(
+        self, plan: CallPlan, asked: ToolCall, requested: RequestedApproval | None, *, is_whole: bool
+    ) -> None:
         """Check that the call can get the approval that it needs. Raises CallError: it cannot."""
         if (rule := plan.admission.approval) is not None:
             check_rule(plan, rule)
             requested = requested or RequestedApproval(rule.place, rule.reason)
-        if requested is not None:
+        if requested is not None and is_whole:
             self.approvals.check_possible(plan, asked, requested)
 
     async def preview_call(
@@ -93,30 +95,36 @@ class CallPreview:
         arguments: Mapping[str, Any],
         context: CallContext | None,
         earlier: int,
+        key: str | None = None,
         door: str = "tam",
     ) -> CallError | None:
         """Why lists, rights, approval or budget would refuse a planned call; None: no reason is known.
 
-        Only gates of the host are called, as after an approval: gates of plugins may count their calls.
+        Only gates of the host are called, as after an approval: gates of plugins may count their calls. No approval is
+        requested as long as some arguments are unknown, because it would cover another call.
 
         Args:
-            arguments: those that are known; what a hook may change before the gates is left out.
-            context: as for `run`.
+            arguments: what depends on the answer of an earlier call, or what a hook may change, is unknown.
+            context, key: as for `run`.
             earlier: number of calls before it.
         """
-        call = begin(written, arguments, context, "", None, door, 0)
+        from tavern_core.tam import Reference  # loaded by what plans calls
+
+        call = begin(written, arguments, context, "", key, door, 0)
         try:
             plan = await self.compiler.find(written, context)
             context = admit(plan, call, self.limits.depth, ahead=earlier)
             if plan.admission.guarded or context.profile is not None:
                 plan = await self.compiler.admits(plan, context)
-            known: Mapping[str, Any] = {} if plan.hooks.before else arguments
+            known = {} if plan.hooks.before else {n: v for n, v in arguments.items() if not isinstance(v, Reference)}
             call.values = known if plan.arguments.fill is None else plan.arguments.fill(known)
             asked = tool_call(plan, call, context, self.series)
             requested = required_approval(
                 plan, call, await self.hooks.call_gates(own_gates(plan), asked, plan.hooks.tool_snapshot, mode)
             )
-            self._check_approval(plan, asked, requested)
+            self._check_approval(
+                plan, asked, requested, is_whole=not plan.hooks.before and len(known) == len(arguments)
+            )
         except CallError as error:
             return error
         except Exception:  # noqa: BLE001, S110 - the call itself reports it

@@ -63,7 +63,7 @@ class TextCaller(Protocol):
         ...
 
     async def preview_call(
-        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int, key: str | None
     ) -> CallError | None:
         """Why a planned call, after `earlier` others, would be refused, if known (`CallPreview.preview_call`)."""
 
@@ -274,7 +274,7 @@ class Transcript:
         """Run one block; a chain stops at its first failure unless the failed step says otherwise."""
         if len(calls) > 1:
             refusals = [
-                await self._caller.preview_call(found[call.tool].spec.id, _known(call.arguments), context, at)
+                await self._caller.preview_call(found[call.tool].spec.id, call.arguments, context, at, _key(call))
                 for at, call in enumerate(calls)
             ]
             if any(refusals):
@@ -319,8 +319,7 @@ class Transcript:
             except InputInvalid as error:
                 error.details["stage"] = "validate_input"
                 return self._caller.refused(spec.id, context, failure(error))
-        key = f"{call.request_id}:{call.index}" if call.request_id else None
-        return await self._caller.invoke(spec.id, arguments, context, key)
+        return await self._caller.invoke(spec.id, arguments, context, _key(call))
 
 
 def _block_of(call: tam.TamCall) -> int:
@@ -346,9 +345,9 @@ def _reads(calls: list[tam.TamCall], found: Mapping[str, _FoundTool]) -> bool:
     return len(calls) == 1 and not calls[0].retry and found[calls[0].tool].spec.read_only
 
 
-def _known(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments that do not depend on the answer of an earlier step."""
-    return {name: value for name, value in arguments.items() if not isinstance(value, tam.Reference)}
+def _key(call: tam.TamCall) -> str | None:
+    """The idempotency key of a step."""
+    return f"{call.request_id}:{call.index}" if call.request_id else None
 
 
 def _problem_json(problem: tam.Problem) -> dict[str, Any]:
