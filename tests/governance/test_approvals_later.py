@@ -17,6 +17,7 @@ from tavern_core import CallContext, Plugin, Tavern, deny, hookimpl, require_app
 from tavern_core.errors import PolicyDenied, UsageError
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tests import programs
+from tests.governance import redis_server
 
 ANN = CallContext(principal="user:ann", user_id="ann")
 BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
@@ -547,6 +548,94 @@ def test_what_lets_a_call_run_once_is_not_used_up_by_a_call_that_a_limit_refuses
         assert second(host).value == 2
         assert not second(host).ok
     assert ran == [1, 2]
+
+
+@pytest.mark.parametrize("way", ["an approval", "a plan token"])
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_equal_calls_with_a_key_share_what_lets_one_of_them_run(tmp_path: Path, store: str, way: str) -> None:
+    ran: list[int] = []
+
+    @tool(requires_approval=way == "an approval")
+    async def pay(amount: int) -> int:
+        ran.append(amount)
+        return amount
+
+    async def main(address: str) -> None:
+        config = {"state": {"store": address if store == "redis" else store}}
+        plugins = [Plugin([pay], name="o")]
+        async with (
+            Tavern.open(config, home=tmp_path / "home", plugins=plugins) as host,
+            Tavern.open(config, home=tmp_path / "home", plugins=plugins) as other,
+        ):
+            for amount in range(5):
+                plan = await host.invoke("o:pay", {"amount": amount}, dry_run=True, context=ANN)
+                token = plan.value["planToken"]
+                waiting = (await host.commit(token, context=ANN)).error if way == "an approval" else None
+                if waiting is not None:
+                    host.approvals.approve(waiting.details["approval"], by=BOSS)
+                results = await asyncio.gather(
+                    *(at.commit(token, context=ANN, idempotency_key=f"k{amount}") for at in [host, other] * 3)
+                )
+                assert [result.value for result in results] == [amount] * 6, results
+
+    with redis_server.database() as address:
+        asyncio.run(main(address))
+    assert ran == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("way", ["an approval", "a plan token"])
+def test_what_lets_a_call_run_once_does_so_also_when_another_call_takes_its_key_over(tmp_path: Path, way: str) -> None:
+    """The first call with the key gives up while it waits for a slot; the second one gets the slot."""
+    ran: list[str] = []
+
+    @tool(requires_approval=way == "an approval")
+    async def pay() -> str:
+        ran.append("pay")
+        return "paid"
+
+    async def main() -> None:
+        inside, leave = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def block() -> None:
+            inside.set()
+            await leave.wait()
+
+        config = {"limits": {"plugins": {"o": {"concurrency": 1}}}}
+        async with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([pay, block], name="o")]) as host:
+            token = ""
+            if way == "a plan token":
+                token = (await host.invoke("o:pay", dry_run=True, context=ANN)).value["planToken"]
+            else:
+                waiting = (await host.invoke("o:pay", context=ANN)).error
+                assert waiting is not None
+                host.approvals.approve(waiting.details["approval"], by=BOSS)
+
+            def paid(key: str | None) -> Any:
+                if token:
+                    return host.commit(token, context=ANN, idempotency_key=key)
+                return host.invoke("o:pay", context=ANN, idempotency_key=key)
+
+            blocked = asyncio.create_task(host.invoke("o:block"))
+            await inside.wait()
+            called = asyncio.Semaphore(0)
+            host.events.subscribe(lambda event: called.release(), "TOOL_CALLED")
+            first, second = asyncio.create_task(paid("k")), asyncio.create_task(paid("k"))
+            for _ in (first, second):
+                await called.acquire()
+            for _ in range(100):
+                await asyncio.sleep(0)  # the second one waits for the first
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            leave.set()
+            await blocked
+            assert (await second).value == "paid"
+            assert not (await paid(None)).ok
+            assert (await paid("k")).value == "paid"
+
+    asyncio.run(main())
+    assert ran == ["pay"]
 
 
 def test_an_approval_lets_one_of_many_calls_run_also_when_limits_refuse_some_of_them(tmp_path: Path) -> None:
