@@ -404,10 +404,13 @@ def _call_error(result: RunResult) -> CallError:
         else:
             approve, resume = f"`tavern approvals approve {approval}`", f"`tavern workflows resume {result.run_id}`"
             hint = f"another person answers with {approve}, then {resume}: what has run does not run again"
+    if (limit := first.details.get("limit")) is not None:
+        waits["limit"] = limit
     return call_error_of(first.kind)(
         f"node {first.path} ({first.type}) failed: {first.message}" if first.path else first.message,
         hint=hint,
         outcome=outcome,
+        retry_after_ms=first.details.get("retryAfterMs"),
         **waits,
         node=first.path.rpartition("/")[2],
         path=first.path,

@@ -157,6 +157,23 @@ async def test_a_failed_node_is_an_error_with_its_path(flows: Flows) -> None:
     assert result.error.details["runId"].startswith("run-")
 
 
+async def test_a_node_that_a_limit_refuses_says_which_one_and_when_to_try_again(flows: Flows) -> None:
+    @tool(limits={"rate": "1/hour"})
+    def once() -> str:
+        return "done"
+
+    flows.write("inner", {"call": {"type": "core:CallTool", "tool": "o:once"}}, description="d")
+    flows.write(
+        "outer", {"g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": "inner"}}}, description="d"
+    )
+    async with flows.open(Plugin([once], name="o")) as tavern:
+        assert (await tavern.invoke("workflow:outer", {})).ok
+        error = (await tavern.invoke("workflow:outer", {})).error
+    assert error is not None
+    assert (error.kind, error.details["limit"]) == ("BUDGET_EXCEEDED", "the tool o:once.rate")
+    assert error.retry_after_ms is not None and error.retry_after_ms > 3_000_000
+
+
 async def test_a_workflow_that_cannot_be_compiled_runs_nothing(flows: Flows) -> None:
     flows.write("broken", {"a": "t:Inc", "b": "t:Incc"}, description="d")
     async with flows.open() as tavern:

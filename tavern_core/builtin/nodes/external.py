@@ -31,10 +31,10 @@ async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | Non
     result = await ctx.invoke(tool, {**(arguments or {}), **more})
     if result.error is not None:
         error = result.error
-        approval_details = {"approval": approval} if (approval := error.details.get("approval")) is not None else {}
+        facts = {name: fact for name in ("approval", "limit") if (fact := error.details.get(name)) is not None}
         raise call_error_of(error.kind)(
             error.message if error.message.startswith(tool) else f"{tool}: {error.message}", hint=error.fix, retryable=error.retryable, outcome=error.outcome,
-            retry_after_ms=error.retry_after_ms, tool=tool, **approval_details,
+            retry_after_ms=error.retry_after_ms, tool=tool, **facts,
         )  # fmt: skip
     return {"value": result.value}
 

@@ -63,6 +63,8 @@ def node_error(error: BaseException, path: str, work: PreparedStep) -> NodeError
             if weight(error.details) <= _MOST_DETAILS
             else {"leftOut": sorted(map(str, error.details))[:20]}
         )
+        if error.retry_after_ms is not None:
+            details["retryAfterMs"] = error.retry_after_ms
         return NodeError(
             path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts, details
         )
