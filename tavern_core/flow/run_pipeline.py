@@ -199,9 +199,10 @@ class WorkflowRunner:
             )  # fmt: skip
             recorder = RunRecorder(self.caches.runs, cache, stored, None if resumed is None else resumed.journal)
         times, around = 0 if resumed is None else resumed.stored.times_taken_up, self._node_hooks(info)
+        changes = int(resumed is not None and resumed.stored.may_have_changed)
         run = Run(
             compiled.prepared, chosen_inputs, host=self._run_host, context=caller, options=request.options,
-            beginning=RunStart(run_id, cache, request.answers, log, times, around, recorder),
+            beginning=RunStart(run_id, cache, request.answers, log, times, changes, around, recorder),
         )  # fmt: skip
         self._take_over_reading(run, request.again if resumed is None else run_id)
         self.remembered.add(run, cache, is_taken_up=resumed is not None)

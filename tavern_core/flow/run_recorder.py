@@ -212,6 +212,7 @@ class RunRecorder:
         return replace(
             self._about, outputs=outputs, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
             questions=questions, errors=tuple(self._errors), updated=time.time(),
+            may_have_changed=result is None or result.may_have_changed,
         )  # fmt: skip
 
     def _give_up(self, error: StateDamaged) -> None:

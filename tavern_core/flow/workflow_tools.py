@@ -181,7 +181,7 @@ class WorkflowEngine:
         """The result of a run with questions."""
         handle, only, named, context = self._asking.pop(run_id)
         try:
-            return _tool_result(await handle, only, named, partial(self._link_of_large, context))
+            return _tool_result(await handle, only, named, partial(self._link_of_large, context), is_job=True)
         except CallError as error:
             return failure(error)
         except asyncio.CancelledError:
@@ -259,7 +259,8 @@ class WorkflowEngine:
                 "questions": [question.to_json() for question in handle.questions],
             }
             return ToolResult(True, value=value, status="job", job=handle.id)
-        return _tool_result(result, only, named, partial(self._link_of_large, context))
+        link = partial(self._link_of_large, context)
+        return _tool_result(result, only, named, link, is_job=bool(options))
 
     async def _going_on(
         self, run_id: str, arguments: Mapping[str, Any], context: CallContext | None
@@ -352,12 +353,14 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
         raise
 
 
-def _tool_result(result: RunResult, only: str, named: Collection[str], store: Callable[[bytes], Any]) -> ToolResult:
+def _tool_result(
+    result: RunResult, only: str, named: Collection[str], store: Callable[[bytes], Any], *, is_job: bool
+) -> ToolResult:
     from tavern_core.kernel.nodes.json_values import to_plain
     from tavern_core.schema.bounded_json_copying import NotPlainData
 
     if not result.ok:
-        raise _call_error(result)
+        raise _call_error(result, is_job)
     outputs = dict(result.outputs)
     if only:
         outputs = dict(outputs.get(only, {}))
@@ -387,7 +390,7 @@ def answer_of(outputs: Mapping[str, Any], named: Collection[str]) -> Any:
     return single if has_name or name not in named else outputs
 
 
-def _call_error(result: RunResult) -> CallError:
+def _call_error(result: RunResult, is_job: bool) -> CallError:
     outcome: errors.Outcome = "unknown" if result.may_have_changed else "none"
     if result.state == "cancelled" and not result.errors:
         return errors.CallCancelled("the run was cancelled", outcome=outcome, runId=result.run_id)
@@ -399,7 +402,7 @@ def _call_error(result: RunResult) -> CallError:
     first = result.errors[0]
     hint, waits = first.hint, dict[str, Any]()
     if first.kind == "APPROVAL_REQUIRED" and isinstance(approval := first.details.get("approval"), str):
-        if outcome == "none":  # the same call may be made again
+        if outcome == "none" or is_job:  # the same call may be made again: that of a job goes on with its run
             waits = {"approval": approval}
         else:
             approve, resume = f"`tavern approvals approve {approval}`", f"`tavern workflows resume {result.run_id}`"

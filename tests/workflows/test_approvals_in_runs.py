@@ -115,6 +115,48 @@ def test_an_approval_and_a_plan_hold_for_the_steps_of_a_workflow(
     assert bank.done == ["note"] * holds
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("fate", ["approved", "rejected", "cancelled"])
+def test_a_job_waits_for_the_approval_also_after_a_node_that_may_have_changed_something(
+    flows: Flows, bank: Bank, key: str | None, is_closed: bool, fate: str
+) -> None:
+    flows.write("w", AFTER_A_CALL, "n.value>p.more")
+    with flows.open(bank.plugin) as host:
+        job = host.invoke_sync("workflow:w", context=ANN, job=True, idempotency_key=key).job
+        assert job is not None
+        assert host.wait(host.jobs.wait(job, 30)).status == "input_required"
+        if key is not None:
+            assert host.invoke_sync("workflow:w", context=ANN, job=True, idempotency_key=key).job == job
+            assert not host.invoke_sync("workflow:w", context=ANN, idempotency_key=key).ok
+        if not is_closed:
+            _decide(host, job, fate)
+    if is_closed:
+        with flows.open(bank.plugin) as host:
+            assert host.jobs[job].status == "input_required"
+            _decide(host, job, fate)
+    with flows.open(bank.plugin) as host:
+        ended = host.jobs[job]
+        error = host.jobs.result(job).error
+        again = host.invoke_sync("workflow:w", context=ANN, idempotency_key=key) if key is not None else None
+    assert bank.done == ["note", "pay"][: 2 if fate == "approved" else 1]
+    assert ended.status == {"approved": "completed", "rejected": "failed", "cancelled": "cancelled"}[fate]
+    kind = {"approved": None, "rejected": "APPROVAL_REJECTED", "cancelled": "CANCELLED"}[fate]
+    assert (error and (error.kind, error.outcome)) == (kind and (kind, "unknown"))
+    assert again is None or again.ok == (fate == "approved")
+
+
+def _decide(host: Tavern, job: str, fate: str) -> None:
+    if fate == "cancelled":
+        host.jobs.cancel(job)
+    else:
+        (pending,) = host.approvals.list()
+        (host.approvals.approve if fate == "approved" else host.approvals.reject)(pending.id, by=BOSS)
+        with suppress(UsageError):  # it runs here, or is over
+            host.wait(host.jobs.resume(job))
+    host.wait(host.jobs.wait(job, 30))
+
+
 @pytest.mark.parametrize("is_approved", [True, False])
 def test_a_job_waits_for_the_approval_and_goes_on_as_the_same_run(flows: Flows, bank: Bank, is_approved: bool) -> None:
     flows.write("w", ALONE)

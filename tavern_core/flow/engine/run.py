@@ -88,6 +88,7 @@ class RunStart:
     Args:
         run_id: empty: a new one.
         log: goes on with the events of the run that it takes up.
+        changes: above 0: the run that it takes up may have changed something.
         around: hooks around every node.
         recorder: None: the run is not stored.
     """
@@ -97,6 +98,7 @@ class RunStart:
     answers: Mapping[str, Any] = field(default_factory=dict)
     log: RunEventLog = field(default_factory=RunEventLog)
     times_taken_up: int = 0
+    changes: int = 0
     around: NodeInterceptor | None = None
     recorder: RunStorage | None = None
 
@@ -126,7 +128,7 @@ class Run:
         """The call within which it runs."""
         self.reads: Mapping[str, None] | None = {} if is_watched(context, self.outer) else None
         """The sources of untrusted content that its nodes have read (`kernel/calls/taint_tracking.py`)."""
-        self.changes = 0
+        self.changes = beginning.changes
         self.options = options
         self.targets = options.to
         self.cache = beginning.cache

@@ -93,6 +93,8 @@ class StoredRun:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the run that apply again when it is resumed."""
     times_taken_up: int = 0
+    may_have_changed: bool = True
+    """Whether its nodes may have changed something; known when it ends."""
     answers: Mapping[str, Any] = field(default_factory=dict)
     """Question → the answer of a person."""
     questions: tuple[Mapping[str, Any], ...] = ()
@@ -278,7 +280,7 @@ class RunStore:
         masked = [*names]
         answers = self._masked_values(run.answers, "answers/", masked)
         reported: dict[str, Any] = {
-            "timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors], "updated": run.updated,
+            "timesTakenUp": run.times_taken_up, "mayHaveChanged": run.may_have_changed, "answers": answers, "masked": masked, "errors": [*run.errors], "updated": run.updated,
         }  # fmt: skip
         if run.outputs is not None:
             reported["outputs"] = run.outputs
@@ -489,7 +491,8 @@ class RunStore:
             changed = from_plain(data["changed"]) if "changed" in data else None
             return StoredRun(
                 run_id, workflow, state, float(started), float(latency), document["document"], from_plain(data["inputs"]), changed,
-                data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)), from_plain(data["answers"]),
+                data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)),
+                data.get("mayHaveChanged") is not False, from_plain(data["answers"]),
                 tuple(data["questions"]), tuple(data["errors"]), data.get("outputs"), tuple(masked),
                 float(data.get("updated") or started + latency / 1000),
             )  # fmt: skip

@@ -271,6 +271,8 @@ class Idempotency:
     ) -> Claim | ToolResult | None:
         """Decide on `known`, which has an answer."""
         answer = result_of(result)
+        if answer.status == "job" and wanted.call.is_again:  # the job of the run goes on with it
+            return await self._taken_over(known, wanted)
         if answer.status == "job":
             followed = self._followed(answer, wanted.plan)
             return await self._taken_over(known, wanted) if followed is None else _again(followed, wanted, "replayed")
@@ -328,6 +330,15 @@ class Idempotency:
         resumed.
         """
         record, done, remaining = claim.record, None, None
+        error = result.error
+        if (
+            error is not None
+            and error.kind == "APPROVAL_REQUIRED"
+            and error.outcome != "none"
+            and "approval" in error.details
+        ):
+            run = str(error.details["runId"])  # its job waits for the approval, and goes on with the run
+            result = ToolResult(True, {"jobId": run, "runId": run, "status": "input_required"}, status="job", job=run)
         is_free = _is_freed(plan, call, result)
         if call.deadline is not None and not self._records.is_quick:  # its caller gets the answer in time in any case
             remaining = max(call.deadline - time.perf_counter(), _LEAST_WRITE_S)

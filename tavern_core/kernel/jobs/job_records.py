@@ -238,7 +238,10 @@ class JobRecords:
 
     def _denial(self, job: Job, facts: Mapping[str, Any]) -> CallError | None:
         approval = facts.get("approval")
-        return None if not approval else denial(self.store, str(approval), job.tool)
+        denied = None if not approval else denial(self.store, str(approval), job.tool)
+        if denied is not None and facts.get("asked"):
+            denied.outcome = "unknown"  # nodes of the run have run
+        return denied
 
     def report(self, job: Job, user: str) -> None:
         """Emit JOB_CHANGED. Progress goes to subscribers only: it would fill the log.

@@ -242,7 +242,9 @@ class Jobs(Mapping[str, Job]):
             run = runs.job(id)
             if run is not None and not run.is_over:  # it was resumed, and its process ends it in a moment
                 return True
-        has_run = job.status == "input_required" and not stored.facts.get("approval")
+        has_run = job.status == "input_required" and (
+            not stored.facts.get("approval") or bool(stored.facts.get("asked"))
+        )
         cancelled, version = (
             partial(ended_job, status="cancelled", error=CANCELLED if has_run else NEVER_RAN),
             stored.record.version,
@@ -450,7 +452,7 @@ def _request(job: Job, facts: Mapping[str, Any]) -> BackgroundCallRequest:
 
 def _resume_state(job: Job, facts: Mapping[str, Any], is_waiting: bool) -> ResumeState:
     """The stored state of a job for the process that resumes it."""
-    has_asked = facts.get("asked") and job.error is not None and job.error.outcome == "none"
+    has_asked = facts.get("asked") and (job.error is None or job.error.outcome == "none")
     return ResumeState(
         bool(has_asked) or (is_waiting and not facts.get("approval")),
         str(facts.get("point") or ""),

@@ -68,6 +68,8 @@ class RunningJob:
     """Number of answers and other jobs that it waits for; while there are any, it has no slot."""
     is_waiting = False
     """Whether it waits for an approval: its tool is not running."""
+    has_acted = False
+    """Whether its run may have changed something before it began to wait for an approval."""
     is_entering = False
     """Whether its tool has its answers and waits for a slot before it continues."""
     is_left = False

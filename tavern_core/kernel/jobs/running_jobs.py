@@ -190,7 +190,7 @@ class RunningJobs:
             )
             outcome: Outcome = getattr(error, "tavern_outcome", "unknown")  # the outcome of its call
             result = failure(CallCancelled(CANCELLED.message, outcome=outcome, **details))
-            if (not has_had_slot or running.is_waiting) and not running.point:
+            if (not has_had_slot or running.is_waiting) and not (running.point or running.has_acted):
                 result = ToolResult(False, error=NEVER_RAN)
         except Exception as error:  # noqa: BLE001 - a job ends, whatever happens
             result = _failed(error)
@@ -343,20 +343,25 @@ class RunningJobs:
                 questions = () if asked is None else asked.questions
                 waiting = partial(replace, status="input_required", questions=questions, call_id=result.call_id)
                 await self._mark(running, waiting)
-                return await runs.outcome(running.id)
+                result = await runs.outcome(running.id)
             approval = result.error.details.get("approval") if result.error is not None else None
-            if result.status != "input_required" or not isinstance(approval, str):
+            if result.error is None or result.status != "input_required" or not isinstance(approval, str):
                 return result
             if (denied := await self._approved(running, approval, result)) is not None:
-                return result.replace(value=None, status="error", error=ToolError.of(denied))
+                rejected = replace(ToolError.of(denied), outcome=result.error.outcome)
+                return result.replace(value=None, status="error", error=rejected)
+            if running.has_acted:  # its run goes on, and its key is held for it
+                has_asked.set(running.request.key or "")
 
     async def _approved(self, running: RunningJob, approval: str, result: ToolResult) -> ApprovalRejected | None:
         """Wait without a slot for the decision, then for a slot; return why the call cannot be made again, if so."""
-        why = result.error.message if result.error is not None else ""
+        error = result.error
+        why = "" if error is None else error.message
+        running.has_acted = error is not None and error.outcome != "none"
         question = {"id": approval, "type": "approval", "prompt": why}
         waiting = partial(replace, status="input_required", questions=(question,), call_id=result.call_id)
         running.is_waiting = True
-        await self._mark(running, waiting, approval=approval)
+        await self._mark(running, waiting, approval=approval, asked=running.has_acted)
         try:
             async with self.without_slot(running):
                 if await self._decided(running, approval) == "rejected":
