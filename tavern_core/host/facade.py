@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import sys
 import sysconfig
 import threading
 import weakref
 from asyncio import _get_running_loop as _running_loop
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -751,12 +752,19 @@ class Tavern:
         """
         return await self.tools.look_again()
 
-    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine of this host from code without an event loop: ``tavern.wait(tavern.refresh())``.
+    def wait(self, coroutine: Awaitable[Any]) -> Any:
+        """Run a coroutine of this host, or wait for its run, from code without an event loop: ``tavern.wait(tavern.refresh())``.
 
         Raises:
-            UsageError: inside a running event loop, where you must use `await` (USAGE).
+            UsageError: inside a running event loop, where you must use `await`; or it cannot be awaited (USAGE).
         """
+        if not inspect.isawaitable(coroutine):
+            raise UsageError(
+                f"wait takes what you could `await`, got {type(coroutine).__name__}",
+                hint="tavern.wait(tavern.refresh()); the answer of a method without `await` is there already",
+            )
+        if not asyncio.iscoroutine(coroutine):
+            coroutine = _awaited(coroutine)
         if _running_loop() is not None:
             coroutine.close()
             raise UsageError(
@@ -882,6 +890,10 @@ def _refuse_odd(config: object, plugins: object, home: object) -> None:
         raise UsageError(f"home= takes a folder, got {type(home).__name__}", hint='home="/var/lib/my-app"')
     if plugins is not None and (isinstance(plugins, str | bytes | Mapping) or not isinstance(plugins, Iterable)):
         raise UsageError(f"plugins= takes a list, got {type(plugins).__name__}", hint="plugins=[thing]")
+
+
+async def _awaited(thing: Awaitable[Any]) -> Any:
+    return await thing
 
 
 async def _as_coroutine(result: ToolResult) -> ToolResult:

@@ -47,6 +47,15 @@ def test_a_closed_host_refuses_by_name(home: Path) -> None:
         assert caught.value.code == "USAGE", what
 
 
+def test_wait_takes_everything_that_can_be_awaited_and_nothing_else(opened: Opened) -> None:
+    host = opened(tools(tool(name="x")(lambda: 1)))
+    flow = {"nodes": [{"id": "a", "type": "core:Text", "inputValues": {"text": "hi"}}], "edges": []}
+    assert host.wait(host.wait(host.workflows.start(flow))).outputs == {"a": {"text": "hi"}}
+    for wrong in (None, 5, host.invoke_sync("t:x")):
+        with row(wrong), pytest.raises(UsageError, match=f"got {type(wrong).__name__}"):
+            host.wait(wrong)
+
+
 def test_evidence_without_a_time_gets_that_of_the_call(opened: Opened) -> None:
     @tool
     def report() -> ToolResult:
