@@ -58,7 +58,7 @@ def node_error(error: BaseException, path: str, work: PreparedStep) -> NodeError
     if isinstance(error, TimeLimit):
         return _timed_out(error, path, work, attempts)
     if isinstance(error, CallError):
-        details = (
+        details: dict[str, Any] = (
             dict(error.details)
             if weight(error.details) <= _MOST_DETAILS
             else {"leftOut": sorted(map(str, error.details))[:20]}
