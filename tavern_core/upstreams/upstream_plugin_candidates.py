@@ -180,6 +180,9 @@ class _UpstreamOrigin(PluginOrigin):
     written: Manifest
     names: Sequence[str]
 
+    why_not_reloaded = "is an upstream, which has no files"
+    instead_of_reload = "`tavern upstreams refresh` lists its tools again; a changed entry of tavern.yaml applies to hosts that open afterwards"
+
     def load(self) -> None:
         return None
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin, Tavern
-from tavern_core.errors import ConfigInvalid, PolicyDenied, UpstreamError
+from tavern_core.errors import ConfigInvalid, PolicyDenied, UpstreamError, UsageError
 from tests.rows import each_row
 from tests.upstreams.toy import System, opened
 
@@ -279,3 +279,18 @@ def test_a_command_has_no_settings_of_a_login(key: str, tmp_path: Path) -> None:
         with pytest.raises(UpstreamError, match=rf"upstreams\.clock\.settings\.{key}: .*no effect") as error:
             host.upstreams.connect_sync("clock")
         assert "delete it" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("plugin", "why", "instead"),
+    [
+        ("toy", "toy is an upstream", "tavern upstreams refresh"),
+        ("toys", "toys was passed to the host as an object", "restart the program"),
+    ],
+)
+def test_a_plugin_without_files_is_not_reloaded_and_the_error_says_what_to_do(
+    plugin: str, why: str, instead: str, tmp_path: Path
+) -> None:
+    with opened(System(), tmp_path) as host, pytest.raises(UsageError, match=why) as refused:
+        host.plugins.reload_sync(plugin)
+    assert instead in refused.value.hint

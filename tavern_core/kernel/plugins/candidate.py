@@ -71,6 +71,9 @@ class PluginOrigin(ABC):
 
     can_reload = False
     """Whether `load` reads the code again after `unload`."""
+    why_not_reloaded = "was passed to the host as an object; its code cannot be read again"
+    instead_of_reload = "restart the program, or install the plugin as a package or folder"
+    """With `why_not_reloaded`: what an operator reads who reloads a plugin that cannot be reloaded."""
 
     @abstractmethod
     def load(self) -> Any:

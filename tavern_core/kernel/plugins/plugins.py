@@ -185,15 +185,13 @@ class Plugins(Mapping[str, PluginStatus]):
         """Stop a plugin, read its files and code again, and activate it again if it was active. Calls wait meanwhile.
 
         Raises:
-            UsageError: its code cannot be read again (an object that the program passed): restart the program (USAGE).
+            UsageError: it has no files: an upstream, or an object that the program passed (USAGE).
             PluginError: it no longer exists, or its new form cannot be activated; the status gives the reason.
         """
         record = self._changeable(name)
-        if not record.candidate.origin.can_reload:
-            raise UsageError(
-                f"{name} was passed to the host as an object; its code cannot be read again",
-                hint="restart the program, or install the plugin as a package or folder",
-            )
+        origin = record.candidate.origin
+        if not origin.can_reload:
+            raise UsageError(f"{name} {origin.why_not_reloaded}", hint=origin.instead_of_reload)
 
         def change() -> None:
             record.candidate.end_pause()
