@@ -63,6 +63,8 @@ class UpstreamConnections:
         self._base = granted.specs.base
         self._granted = granted
         self._sessions: dict[str, dict[str, UpstreamSession]] = {}
+        self._ending: set[UpstreamSession] = set()
+        """Sessions for no further calls, closed after their last one."""
         self._in_process: dict[str, dict[str, tuple[Adapter, Connection]]] = {}
         """Upstream → credential → an adapter that runs in this process, and its open connection."""
         self._fitting: dict[str, Adapter] = {}
@@ -255,12 +257,25 @@ class UpstreamConnections:
         """Close the connections to these upstreams; without names: to all, permanently."""
         self._are_closed = self._are_closed or not names
         chosen = names or tuple({*self._sessions, *self._in_process})
-        local = [connection for name in chosen for _, connection in self._in_process.pop(name, {}).values()]
         sessions = [s for name in chosen for s in self._sessions.pop(name, {}).values()]
+        if not names:
+            sessions += self._ending
         if sessions:
             await self.on_loop(_close_all(sessions))
-        for connection in local:
+        await self._close_in_process(*chosen)
+
+    async def _close_in_process(self, *names: str) -> None:
+        for connection in [each for name in names for _, each in self._in_process.pop(name, {}).values()]:
             await _without_error(connection)
+
+    async def _close_after_calls(self, name: str) -> None:
+        """Use the connections to an upstream for no further calls; close them after the running ones, within `limits.drainMs`."""
+        sessions = list(self._sessions.pop(name, {}).values())
+        self._ending.update(sessions)
+        await self._close_in_process(name)
+        within_s = self._base.config.limits.drain_ms / 1000
+        await asyncio.gather(*(session.close_after_calls(within_s) for session in sessions))
+        self._ending.difference_update(sessions)
 
     async def adapter(self, entry: UpstreamSystem) -> Adapter:
         """The adapter for an upstream's kind, after activating its plugin.
@@ -356,12 +371,12 @@ class UpstreamConnections:
             self._granted_states[entry.name] = now
 
     def _close_revoked(self) -> None:
-        """After a change of rights, close the connections to upstreams that may no longer be used."""
+        """After a change of rights, close the connections to upstreams that may no longer be used, after their calls."""
         if self._are_closed:  # the host is closing, and with it these plugins: no connection is open any more
             return
         for name in {*self._sessions, *self._in_process}:
             if (entry := self._entries.get(name)) is not None and self.missing(entry):
-                asyncio.run_coroutine_threadsafe(self.close(name), self._base.portal.loop())
+                asyncio.run_coroutine_threadsafe(self._close_after_calls(name), self._base.portal.loop())
 
     async def _activate(self, entry: UpstreamSystem) -> None:
         for record in list(self._lifecycle.records.values()):

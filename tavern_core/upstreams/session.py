@@ -137,6 +137,13 @@ class UpstreamSession:
         if late:
             await asyncio.wait(late, timeout=1)
 
+    async def close_after_calls(self, within_s: float) -> None:
+        """Close the connection after the calls that use it, at the latest after `within_s`."""
+        self._held = None  # so the last call ends it
+        if used := [held.owner for held in self._all_held if held.tasks]:
+            await asyncio.wait(used, timeout=within_s)
+        await self.close()
+
     async def _ready(self) -> _OpenConnection:
         held = self._held
         if held is None:

@@ -578,6 +578,39 @@ def test_taking_a_grant_back_closes_the_connection_and_refuses_every_call(entry:
     assert system.connected == 1 == system.closed
 
 
+@pytest.mark.parametrize("drain_ms", [5000, 1])
+@pytest.mark.parametrize("how", ["disable", "revoke"])
+def test_an_upstream_that_may_no_longer_be_used_is_closed_after_its_calls_within_the_time_for_that(
+    how: str, drain_ms: int, tmp_path: Path
+) -> None:
+    async def changed_during_a_call() -> Any:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def answer(*_: Any) -> str:
+            began.set()
+            await may_end.wait()
+            return "done"
+
+        system.answer = answer
+        async with opened(system, tmp_path, config={"limits": {"drainMs": drain_ms}}) as host:
+            call = asyncio.create_task(host.invoke("toy:echo", {"x": 1}))
+            await began.wait()
+            change = asyncio.create_task(getattr(host.plugins, how)("toy"))
+            for _ in range(50):  # turns in which the connection could be closed
+                await asyncio.sleep(0)
+            if drain_ms == 1:
+                await call
+            may_end.set()
+            await change
+            assert not (await host.invoke("toy:echo", {"x": 1})).ok
+            return await call
+
+    system = System(tools=(ECHO,))
+    result = asyncio.run(changed_during_a_call())
+    assert (result.value or result.error.kind) == ("CONNECTION_LOST" if drain_ms == 1 else "done")
+    assert system.connected == 1 == system.closed
+
+
 @pytest.mark.slow
 def test_the_key_of_a_call_reaches_the_adapter(tmp_path: Path) -> None:
     system = System(tools=(ECHO,), answer=lambda tool, arguments, call: call.key)
