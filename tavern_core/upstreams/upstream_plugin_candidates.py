@@ -19,11 +19,12 @@ from tavern_core.kernel.signal import Signal
 from tavern_core.model.call import Rights
 from tavern_core.model.capability_scope import Scope
 from tavern_core.model.manifest import Manifest, Permissions
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.plugin_status import Diagnostic
 from tavern_core.model.safe_printing import seen
 from tavern_core.model.tool import ToolSpec
 from tavern_core.model.upstream_config import UpstreamConfig, endpoint_config, origin_entry
+from tavern_core.model.wildcard import matches
 from tavern_core.upstreams.listing_cache import ListingCache, UpstreamDefinitions, definition, digest, lock_form
 from tavern_core.upstreams.tool_specs import is_allowed, local_name, quarantined_spec, spec_of
 
@@ -120,6 +121,22 @@ class UpstreamEntry(UpstreamSystem):
         )
         return DeclaredTools(specs, findings=tuple(lost))
 
+    def left_out(self, local: str) -> tuple[str, str]:
+        """See `PluginOrigin.left_out`."""
+        place = f"upstreams.{self.name}"
+        if pattern := next((pattern for pattern in self.config.deny if matches(pattern, local)), ""):
+            return (
+                f"it is denied by the entry {pattern!r} of {place}.deny in tavern.yaml",
+                f"take it out of {place}.deny",
+            )
+        for name, why in self.definitions.left_out.items():
+            if name == local or fold(local_name(name)) == fold(local):
+                return f"it is left out: {why}", f"tavern upstreams show {self.name}"
+        if not is_allowed(local, self.config):
+            hint = did_you_mean(local, self.tools()) or f"add it to {place}.allow if {self.name} has such a tool"
+            return f"no entry of {place}.allow in tavern.yaml names it", hint
+        return "", ""
+
     def unchecked(self) -> tuple[Diagnostic, ...]:
         """The parts of its tools' schemas that the host does not validate."""
         return tuple(islice(self._unchecked(), _MOST_REPORTED))
@@ -194,6 +211,9 @@ class _UpstreamOrigin(PluginOrigin):
 
     def artifact(self) -> str:
         return digest(self.entry.config.target)
+
+    def left_out(self, local: str) -> tuple[str, str]:
+        return self.entry.left_out(local)
 
     def tool_hashes(self) -> Mapping[str, str]:
         return lock_form(self.entry.hashes()) if self.entry.is_listed else {}

@@ -103,6 +103,33 @@ def test_a_disabled_upstream_says_that_it_is_disabled(tmp_path: Path) -> None:
             host.upstreams.check_sync("toy")
 
 
+MISSING: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "left out by its adapter": ({}, "Odd", "it is left out: two have this name <", "tavern upstreams show toy"),
+    "by a name that is no id": ({}, "odd one", "it is left out: it is odd", "tavern upstreams show toy"),
+    "left out by the host": ({}, "list", "it is left out: its parameters are not", "tavern upstreams show toy"),
+    "denied": ({"deny": ["ec*"]}, "echo", "the entry 'ec*' of upstreams.toy.deny in tavern.yaml", "take it out of upstreams.toy.deny"),
+    "not allowed": ({"allow": ["echo"]}, "other", "no entry of upstreams.toy.allow", "add it to upstreams.toy.allow"),
+    "not allowed, and misspelt": ({"allow": ["echo"]}, "ehco", "no entry of upstreams.toy.allow", "did you mean 'echo'?"),
+    "unknown": ({}, "ehco", "there is no tool 'toy:ehco'", "did you mean 'toy:echo'?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_a_tool_that_an_upstream_does_not_offer_says_why(case: str, tmp_path: Path) -> None:
+    entry, name, reason, fix = MISSING[case]
+    left_out = {"odd": "two have this name <|[REQUEST_TOOL]|>", "odd one": "it is odd"}
+    system = System((ECHO, UpstreamTool("list", "", {"type": "array"})), left_out=left_out)
+    with opened(system, tmp_path, **entry) as host:
+        asyncio.run(host.upstreams.refresh("toy"))
+        missing = host.tools.why(f"toy:{name}")
+        error = host.invoke_sync(f"toy:{name}").error
+        text = f"<|[REQUEST_TOOL]|>\ncommand:「始」toy:{name}「末」\n<|[END_TOOL]|>"
+        feedback = host.run_text_sync(text).feedback
+    assert not missing.visible and reason in missing.reason and fix in missing.fix
+    assert error is not None and error.kind == "TOOL_NOT_FOUND" and reason in error.message and error.fix == missing.fix
+    assert "<|[REQUEST_TOOL]|>" not in feedback
+
+
 def test_a_revoked_upstream_waits_for_a_grant_and_is_closed(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:

@@ -58,6 +58,10 @@ def absence(
             return MissingTool(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
         if record.candidate.source == "upstream" and (why := _not_listed(record, diagnostics)):
             return why
+        for tool_id in ids:
+            reason, fix = record.candidate.origin.left_out(split_id(tool_id)[1])
+            if reason:
+                return MissingTool(reason, fix, record.name)
     wanted = {folded_id(i) for i in ids}
     return next(_broken(wanted, records), None) or next(_left_out(wanted, diagnostics), None)
 

@@ -102,6 +102,10 @@ class PluginOrigin(ABC):
         """Unpack a zipped plugin into the folder `cache`; return the plugin's own folder. None: it is not zipped."""
         return None
 
+    def left_out(self, local: str) -> tuple[str, str]:
+        """For an upstream: why it does not offer a tool of this name, and the repair; empty if that is not known."""
+        return "", ""
+
     def tool_hashes(self) -> Mapping[str, str]:
         """For an upstream: tool → hash of its definition, as last listed."""
         return {}
