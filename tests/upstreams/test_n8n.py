@@ -423,6 +423,18 @@ async def test_arguments_go_where_the_webhook_takes_them(tmp_path: Path) -> None
                 assert (n8n.asked[number:], n8n.bodies[number:]) == ([asked], [body])
 
 
+async def test_what_a_path_needs_is_a_parameter_of_a_webhook_that_declares_none(tmp_path: Path) -> None:
+    async with N8nStub() as n8n:
+        users = {"path": "users/:user-id/:box"}
+        async with opened(tmp_path, {"n8n": entry(n8n, users=users)}) as host:
+            refused = await host.invoke("n8n:users", {"box": "in", "x": 1})
+            schema = host.tools["n8n:users"].input_schema
+        assert n8n.asked == []
+    assert schema["required"] == ["user-id", "box"] == list(schema["properties"])
+    assert refused.error is not None and refused.error.kind == "INPUT_SCHEMA_INVALID"
+    assert refused.error.details["missing"] == ["user-id"]
+
+
 NOTE = """Says hello.
 ```tavern
 {"parameters": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}, "job": true}

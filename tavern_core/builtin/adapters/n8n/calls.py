@@ -175,7 +175,8 @@ def _path(path: str, arguments: Mapping[str, Any], safe: str = "") -> tuple[str,
         if part[:1] == ":" and (name := part[1:]):
             value = remaining.pop(name, None)
             if not isinstance(value, str | int | float) or str(value) in ("", ".", ".."):
-                raise ToolFailed(f"{name} is part of the path of this webhook: a text or a number is needed")
+                text = f"{name} is part of the path of this webhook: a text or a number is needed"
+                raise ToolFailed(text, hint=f"pass {name!r}")
             parts.append(quote(str(value), safe=""))
         else:
             parts.append(quote(part, safe=safe))

@@ -7,7 +7,7 @@ A workflow describes its parameters in a sticky note with a block of the languag
     {"parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}
     ```
 
-Without one its tool takes any object.
+Without one its tool takes any object, with the names in the path of the webhook.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ CONFIGURED: Final[Mapping[str, Any]] = {
     },
 }
 _ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
+_IN_PATH: Final[Mapping[str, Any]] = {"type": ["string", "number"], "description": "Part of the address."}
 _WEBHOOK: Final = "n8n-nodes-base.webhook"
 _NOTE: Final = "n8n-nodes-base.stickyNote"
 _BLOCK: Final = re.compile(r"^```tavern[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -122,7 +123,7 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
     parts = path.strip("/").split("/")
     if len(path) > _LONGEST_PATH or not path.isprintable() or {"", ".", ".."} & set(parts):
         raise _NoTool(f"{path!r:.80} is not the path of a webhook")
-    parameters = mark.get("parameters", _ANYTHING)
+    parameters = mark.get("parameters") or _of_path(parts)
     if parameters.get("type", "object") != "object":
         raise _NoTool("its parameters are not an object; write {type: object, properties: …}")
     for part, schema in (("parameters", parameters), ("output", mark.get("output", {}))):
@@ -140,6 +141,14 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
         timeout_ms=_JOB_MS if mark.get("job") else None,
         data={"path": path.strip("/"), "method": method},
     )
+
+
+def _of_path(parts: Iterable[str]) -> Mapping[str, Any]:
+    """Parameters that nobody declares: anything, and what the path needs."""
+    names = [part[1:] for part in parts if part[:1] == ":" and part[1:]]
+    if not names:
+        return _ANYTHING
+    return {**_ANYTHING, "properties": dict.fromkeys(names, _IN_PATH), "required": names}
 
 
 def _mark(workflow: Mapping[str, Any]) -> Mapping[str, Any]:
