@@ -7,6 +7,7 @@ grants everything unread.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from tavern_core.model.plugin_status import PluginStatus
 
 
+_CODE = re.compile(r"(?:^|-)[0-9a-f]{8}\Z")
+_NAME_WIDTH = 40
 _REASON_WIDTH = 200
 
 
@@ -54,7 +57,7 @@ def list_(session: CliSession, everything: bool) -> None:
 
     def row(s: PluginStatus) -> tuple[Any, ...]:
         tools = len(s.provides.get("tools", ()))
-        return s.name, s.version, s.state, _source(s), tools, shorten(reason_of(s), _REASON_WIDTH)
+        return _shown_name(s), s.version, s.state, _source(s), tools, shorten(reason_of(s), _REASON_WIDTH)
 
     empty = "no plugins are installed; pip install some, or put them into plugins/<name>/"
     session.show_list(found, ("plugin", "version", "state", "from", "tools", "reason"), row, empty=empty)
@@ -171,6 +174,12 @@ def activate(session: CliSession, names: tuple[str, ...], everything: bool) -> N
     session.show_list(found, columns, row, empty="no plugins are installed")
     if any(s.state == "failed" for s in found):
         raise ReportedExit(INVALID)
+
+
+def _shown_name(status: PluginStatus) -> str:
+    """The name of a plugin; a code, made of a VCP plugin's name in another script, with what the plugin calls itself."""
+    is_code = status.source == "vcp" and _CODE.search(status.name)
+    return f"{status.name} ({shorten(status.display_name, _NAME_WIDTH)})" if is_code else status.name
 
 
 def _source(status: PluginStatus) -> str:

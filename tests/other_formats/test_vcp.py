@@ -392,6 +392,8 @@ def test_a_command_in_another_script_is_shown_and_found_by_its_name(project: Pro
         assert [found.id for found in host.tools.search("搜索")] == [spec.id]
     listed = programs.tavern("tools", "list", cwd=project.root, home=project.root / "home").stdout
     assert re.search(rf"^{spec.id} +搜索: From the third-party VCP plugin 名字", listed, re.MULTILINE)
+    plugins = programs.tavern("plugins", "list", cwd=project.root, home=project.root / "home").stdout
+    assert re.search(rf"^{spec.plugin} \(名字 plugin\) +1.0.0", plugins, re.MULTILINE)
 
 
 @pytest.mark.slow
