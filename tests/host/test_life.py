@@ -395,6 +395,32 @@ def test_a_plugin_that_calls_its_own_tool_while_it_starts_gets_an_answer(worksho
         assert kind(host.invoke_sync("own:one")) == "ok"
 
 
+# Listeners ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_a_listener_starts_during_a_change_may_use_the_plugin_after_it(workshop: Workshop) -> None:
+    workshop.folder("one", TOOL, HELLO)
+    host = workshop.open()
+
+    async def switched() -> list[str]:
+        loop, tasks, is_over = asyncio.get_running_loop(), [], asyncio.Event()
+
+        async def use() -> str:
+            await is_over.wait()
+            return kind(await host.invoke("one:hello"))
+
+        end = host.tools.watch(lambda: loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(use()))))
+        await host.plugins.disable("one")
+        await host.plugins.enable("one")
+        end()
+        await asyncio.sleep(0)  # the loop starts the tasks
+        is_over.set()
+        return [await task for task in tasks]
+
+    answers = run(switched())
+    assert answers and set(answers) == {"ok"}
+
+
 # Reload ------------------------------------------------------------------------------------------------------------------
 
 

@@ -44,8 +44,8 @@ from tavern_core.model.naming_rules import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.secret_scanning import redact_sentence
 
-_mine: ContextVar[frozenset[tuple[int, str]]] = ContextVar("tavern_transitions", default=frozenset())
-"""The plugins that the running code is changing; hooks run in threads with a copy of this set."""
+_mine: ContextVar[frozenset[Future[None]]] = ContextVar("tavern_transitions", default=frozenset())
+"""The changes within which the running code is; hooks run in threads, and listeners start tasks, with a copy of this set."""
 
 
 class PluginTransitions:
@@ -69,21 +69,20 @@ class PluginTransitions:
         Raises:
             PluginError: the caller runs inside a change of the same plugin, and would wait for itself (PLUGIN_FAILED).
         """
-        key = (id(self), name)
-        if key in _mine.get():
-            raise PluginError(
-                f"{name} cannot be used by its own code while it is being activated or stopped",
-                hint="do it when a tool is called",
-            )
         while True:
             with self._lock:
                 before = self._running.get(name)
                 if before is None:
                     transition = self._running[name] = Future()
                     break
+            if before in _mine.get():
+                raise PluginError(
+                    f"{name} cannot be used by its own code while it is being activated or stopped",
+                    hint="do it when a tool is called",
+                )
             # Not awaited directly: cancelling one waiter must not cancel what others wait for.
             await asyncio.wait([asyncio.wrap_future(before)])
-        token = _mine.set(_mine.get() | {key})
+        token = _mine.set(_mine.get() | {transition})
         try:
             yield
         finally:
