@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,12 @@ def test_the_feedback_is_chinese_unless_asked_otherwise():
     assert "[未执行的块]\n块 2，第 3 行: unterminated_block" in text
 
 
+TEXT = {"type": "text", "text": "a cat"}
+IMAGE = {"type": "image", "data": "QUJD", "mimeType": "image/png"}
+LINK = {"type": "resource_link", "uri": "artifact:art-1", "name": "cat.png"}
+EMBEDDED = {"type": "resource", "resource": {"uri": "a:b", "text": "meow", "blob": "QUJD"}}
+
+
 @each_row(
     ("result", "lines"),
     [
@@ -80,6 +87,13 @@ def test_the_feedback_is_chinese_unless_asked_otherwise():
             ToolResult(True, {"greeted": "World"}, content=({"type": "text", "text": "Hello, World!"},)),
             ['Text: "Hello, World!"', 'Result: {"greeted":"World"}'],
         ),
+        (ToolResult(True, content=(IMAGE,)), ['Content: {"type":"image","mimeType":"image/png"}']),
+        (
+            ToolResult(True, "a cat", content=(TEXT, LINK)),
+            [f'Content: {json.dumps(LINK, separators=(",", ":"))}\n  Result: "a cat"'],
+        ),
+        (ToolResult(True, {"files": [LINK["uri"]]}, content=(LINK,)), ["ok\n  Result: {"]),
+        (ToolResult(True, "a cat", content=(TEXT, EMBEDDED)), ['"resource":{"uri":"a:b","text":"meow"}']),
         (
             ToolResult(True, status="job", job="j-7"),
             ["running in the background, job j-7", "Next: call jobs:getResult with jobId j-7 later"],

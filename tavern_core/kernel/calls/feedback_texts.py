@@ -29,6 +29,7 @@ LABELS: Final[Mapping[str, Row]] = {
     "not_run": ("not run (a step of its chain failed)", "未执行（同一链中有步骤失败）"),
     "value": ("Result", "结果"),
     "text": ("Text", "文本"),
+    "content": ("Content", "内容"),
     "nothing": ("(no value)", "（无返回值）"),
     "cause": ("Cause", "原因"),
     "fix": ("Fix", "修复"),

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.text_call_report import ToolName, failure_text, next_step
+from tavern_core.kernel.calls.text_call_report import ToolName, failure_text, next_step, without_bytes
 from tavern_core.model.message_translation import Language
 from tavern_core.model.result import ToolResult
 from tavern_core.schema.json_reader import NotJson, read_json
@@ -129,7 +129,8 @@ def text_of(result: ToolResult, language: Language, name: ToolName = wire_name) 
     if result.error is not None:
         return failure_text(result.error, language)
     texts = [
-        str(b["text"]) if b.get("type") == "text" else json.dumps(dict(b), ensure_ascii=False) for b in result.content
+        str(b["text"]) if b.get("type") == "text" else json.dumps(without_bytes(b), ensure_ascii=False)
+        for b in result.content
     ]
     return neutralise("\n".join([*texts, *filter(None, (next_step(result, language, name),))]))
 

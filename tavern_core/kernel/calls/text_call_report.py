@@ -200,26 +200,41 @@ def _value_lines(result: ToolResult | None, labels: Labels, most: int) -> list[s
     """The tool's answer, shortened to about `most` characters."""
     if result is None or (not result.ok and result.value is None):
         return []
-    texts = _own_texts(result)
-    if result.value is None and not texts:
+    parts = _own_parts(result)
+    if result.value is None and not parts:
         return [f"  {labels['value']}: {labels['nothing']}"] if result.status == "ok" else []
-    share = most // (len(texts) + (result.value is not None))
-    lines = [f"  {labels['text']}: {_shorten(_as_json(text), share, labels)}" for text in texts]
+    share = most // (len(parts) + (result.value is not None))
+    lines = [f"  {labels[label]}: {_shorten(_as_json(part), share, labels)}" for label, part in parts]
     if result.value is not None:
         lines.append(f"  {labels['value']}: {_shorten(_as_json(result.value), share, labels)}")
     return lines
 
 
-def _own_texts(result: ToolResult) -> list[str]:
-    """Text blocks that the tool wrote for the model itself, and that add to its value."""
+def _own_parts(result: ToolResult) -> list[tuple[str, Any]]:
+    """Blocks that the tool wrote for the model itself, and that add to its value: the label of each, and what is shown."""
     if not result._content:
         return []  # made from the value
     try:
         blocks, derived = result.content, ToolResult(result.ok, result.value).content
     except Exception:  # noqa: BLE001 - content is made from the value, and this value is not JSON: it is shown as one below
         return []
-    texts = [block.get("text") for block in blocks if block.get("type") == "text"] if blocks != derived else []
-    return [text for text in texts if isinstance(text, str) and text != result.value][:_MOST_DETAILS]
+    value = _as_json(result.value)
+    parts: list[tuple[str, Any]] = []
+    for block in blocks if blocks != derived else ():
+        if block.get("type") == "text":
+            if isinstance(text := block.get("text"), str) and text != result.value:
+                parts.append(("text", text))
+        elif not (isinstance(uri := block.get("uri"), str) and _as_json(uri) in value):
+            parts.append(("content", without_bytes(block)))
+    return parts[:_MOST_DETAILS]
+
+
+def without_bytes(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A content block without its base64, which a model cannot read."""
+    shown = {key: part for key, part in block.items() if key != "data"}
+    if isinstance(resource := shown.get("resource"), Mapping):
+        shown["resource"] = {key: part for key, part in resource.items() if key != "blob"}
+    return shown
 
 
 def _as_json(value: Any) -> str:
