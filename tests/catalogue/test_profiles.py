@@ -187,6 +187,11 @@ def test_a_wrong_file_is_answered_with_its_place(text, place, message):
         ('\ufeff{"tool_ids_inventory": ["a:b"], "name": "写手"}', "写手", []),
         ('{"tool_ids_inventory": [], "model": "x", "prompt": {"deep": [1]}}', "p", []),
         ('{"toolIdsInventory": ["a:b"]}', "p", ["'toolIdsInventory' is not read", "no tool_ids_inventory"]),
+        (
+            '{"tool_ids_inventory": [], "afterUntrusted": "deny", "after_untrusted": "allow"}',
+            "p",
+            ["the key 'afterUntrusted' is not read, because 'after_untrusted' is here, too"],
+        ),
         ("{}", "p", ["no tool_ids_inventory"]),
         ('{"tool_ids_inventory": [], "$schema": "x", "frobnicate": 1}', "p", ["'frobnicate' is not read"]),
     ],

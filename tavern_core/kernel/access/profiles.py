@@ -47,7 +47,8 @@ CALL_TOOL: Final = "call_tool"
 """The tool with which MCP clients call a found tool, if only the search is listed."""
 _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _FIELDS: Final = tuple(AgentProfile.model_fields)
-_OTHER_SPELLINGS: Final = frozenset(to_camel(name) for name in _FIELDS if name != INVENTORY)
+_OTHER_SPELLINGS: Final = {to_camel(name): name for name in _FIELDS if name != INVENTORY}
+"""Camel case → the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
 
 
 def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: Location) -> Iterator[Finding]:
-    """Warnings about unknown keys, which have no effect: without one, a misspelt key would be ignored silently.
+    """Warnings about keys that have no effect, which would be ignored silently: unknown ones, and second spellings.
 
     Args:
         data: a profile as written.
@@ -130,7 +131,11 @@ def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: 
         whole: the place of the profile.
     """
     for key in islice(data, _MOST_KEYS):
-        if key in _FIELDS or key in _OTHER_SPELLINGS or key.startswith("$"):
+        field_name = _OTHER_SPELLINGS.get(key, key)
+        if field_name != key and field_name in data:
+            message = f"the key {key!r} is not read, because {field_name!r} is here, too"
+            yield Finding(CODE, message, "keep one of them", locate(key), "warning")
+        if field_name in _FIELDS or key.startswith("$"):
             continue
         close = [name for name in nearest(key, _FIELDS, 1) if name not in data]
         hint = suggestion(close) or "remove it, or move it into `config`, which holds values of your own"
