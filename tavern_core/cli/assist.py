@@ -91,15 +91,17 @@ def _propose(session: CliSession, request: str, file: str, options: Mapping[str,
 
 
 def _path(host: Tavern, file: str) -> Path:
-    """The path of the named file: a path, or the id of a workflow with a file."""
-    path = Path(file)
-    if not path.exists() and (source := host.workflows.list().get(file)) is not None:
+    """The path of the named file: a path, or the id of a workflow with a file or of a new one."""
+    path, id_ = Path(file), file.removeprefix("workflow:")
+    if not path.exists() and (source := host.workflows.list().get(id_)) is not None:
         if source.plugin or source.path is None:
             raise UsageError(
-                f"workflow {file!r} belongs to plugin {source.plugin}, whose files are not changed",
+                f"workflow {id_!r} belongs to plugin {source.plugin}, whose files are not changed",
                 hint="write the result elsewhere: tavern assist REQUEST COPY.json",
             )
         return source.path.absolute()
+    if not path.exists() and path.suffix.lower() != ".json" and path.name == file:
+        return host.workflows.workflow_files.new_file(id_).absolute()
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{file} cannot be a workflow file", hint="name a file in an existing folder: flow.json")
     return path.absolute()
@@ -155,11 +157,12 @@ def _consents(target: Path) -> bool:
 def _apply(session: CliSession, host: Tavern, proposal: Proposal, target: Path, *, is_same: bool) -> None:
     versions = PreviousVersions(session.loaded().home, target)
     before = versions.now()
+    target.parent.mkdir(parents=True, exist_ok=True)  # the folder of workflows may not exist yet
     if is_same:
         outcome = host.wait(host.assistant.apply(proposal, target))
         if not outcome.ok:
             problem = outcome.problems[0]
-            raise UsageError(f"{target}: {problem.message}", hint=problem.hint)
+            raise UsageError(f"{target}: {problem.message}", hint="run the command again for the workflow as it is now")
     else:
         host.wait(host.assistant.write(proposal, target))
     try:

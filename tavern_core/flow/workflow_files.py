@@ -194,17 +194,20 @@ class WorkflowFiles:
             SavedMeanwhile: another revision is on disk (USAGE).
             UsageError: no folder, no such id, or content that a file cannot hold (USAGE).
         """
-        if not self.folders:
-            raise UsageError("there is no folder for workflows", hint="tavern.yaml: workflows: {roots: [workflows]}")
-        folder = self.folders[0]
-        self._judge_name(folder, id_)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{id_}{SUFFIX}"
+        path = self.new_file(id_)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path):
             now = self.read(path).rev if path.is_file() else 0
             if rev is not None and rev != now:
                 raise SavedMeanwhile(id_, now, rev)
             return _written(path, id_, workflow, max(now + 1, least))
+
+    def new_file(self, id_: str) -> Path:
+        """The file of a new workflow, in the first folder. Raises UsageError: no folder, or no such id (USAGE)."""
+        if not self.folders:
+            raise UsageError("there is no folder for workflows", hint="tavern.yaml: workflows: {roots: [workflows]}")
+        self._judge_name(self.folders[0], id_)
+        return self.folders[0] / f"{id_}{SUFFIX}"
 
     def replace(self, path: Path, before: Workflow, after: Workflow) -> Workflow:
         """Write a changed workflow into the file from which it was read; its `rev` is that of `after`, or the next one.

@@ -126,6 +126,22 @@ def test_what_was_changed_since_is_not_taken_back(start: Start, tmp_path: Path) 
     assert (refused.returncode, "was changed since" in refused.stderr, file.read_text()) == (2, True, workflow(mine=1))
 
 
+@pytest.mark.parametrize("name", ["loud", "workflow:loud", "大写"])
+def test_the_id_of_a_new_workflow_creates_it_among_the_others(start: Start, tmp_path: Path, name: str) -> None:
+    project, id_ = start(answer(CAPITALS)), name.removeprefix("workflow:")
+    assert project.run("assist", "capitals", name, "--yes").returncode == 0
+    assert json.loads((tmp_path / "workflows" / f"{id_}.json").read_text())["name"] == id_
+    assert project.run("workflows", "run", id_, "text=hi").stdout.strip() == "HI"
+    assert project.run("assist", "--undo", name).returncode == 0
+    assert list((tmp_path / "workflows").glob("*.json")) == []
+
+
+def test_what_cannot_be_the_id_of_a_new_workflow_is_refused_before_the_model_is_asked(start: Start) -> None:
+    refused = start(answer(CAPITALS)).run("assist", "capitals", "a:b", "--yes")
+    assert (refused.returncode, "cannot be the id of a workflow" in refused.stderr) == (2, True)
+    assert "request(s)" not in refused.stderr
+
+
 def test_a_file_that_does_not_exist_is_created_and_its_undo_deletes_it(start: Start, tmp_path: Path) -> None:
     project, file = start(answer(CAPITALS)), tmp_path / "new.json"
     done = project.run("assist", "capitals", "new.json", "--yes", "--try", "--json")
