@@ -70,10 +70,10 @@ def _propose(session: CliSession, request: str, file: str, options: Mapping[str,
     """Show a change, and write it if the person agrees."""
     host = session.host()
     path = _path(host, file)
+    target = _file(options["output"]) if options["output"] else path
     current: Any = path if path.exists() else {"name": path.stem, "nodes": [], "edges": []}
     how = {name: options[name] for name in ("model", "plan", "rounds")}
     proposal = host.wait(host.assistant.propose(request, current, dry_run=options["tries"], **how))
-    target = Path(options["output"]).absolute() if options["output"] else path
     if not proposal.ok:
         _refused(session, proposal)
     if not session.as_json:
@@ -102,9 +102,14 @@ def _path(host: Tavern, file: str) -> Path:
         return source.path.absolute()
     if not path.exists() and path.suffix.lower() != ".json" and path.name == file:
         return host.workflows.workflow_files.new_file(id_).absolute()
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    return _file(file)
+
+
+def _file(file: str) -> Path:
+    path = Path(file).absolute()
+    if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{file} cannot be a workflow file", hint="name a file in an existing folder: flow.json")
-    return path.absolute()
+    return path
 
 
 def _show(session: CliSession, proposal: Proposal) -> None:
@@ -157,8 +162,8 @@ def _consents(target: Path) -> bool:
 def _apply(session: CliSession, host: Tavern, proposal: Proposal, target: Path, *, is_same: bool) -> None:
     versions = PreviousVersions(session.loaded().home, target)
     before = versions.now()
-    target.parent.mkdir(parents=True, exist_ok=True)  # the folder of workflows may not exist yet
     if is_same:
+        target.parent.mkdir(parents=True, exist_ok=True)  # the folder of workflows may not exist yet
         outcome = host.wait(host.assistant.apply(proposal, target))
         if not outcome.ok:
             problem = outcome.problems[0]

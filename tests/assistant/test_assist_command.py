@@ -136,10 +136,17 @@ def test_the_id_of_a_new_workflow_creates_it_among_the_others(start: Start, tmp_
     assert list((tmp_path / "workflows").glob("*.json")) == []
 
 
-def test_what_cannot_be_the_id_of_a_new_workflow_is_refused_before_the_model_is_asked(start: Start) -> None:
-    refused = start(answer(CAPITALS)).run("assist", "capitals", "a:b", "--yes")
-    assert (refused.returncode, "cannot be the id of a workflow" in refused.stderr) == (2, True)
-    assert "request(s)" not in refused.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a:b"], "cannot be the id of a workflow"),
+        (["missing/new.json"], "cannot be a workflow file"),
+        (["new.json", "-o", "missing/copy.json"], "cannot be a workflow file"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_model_is_asked(start: Start, words: list[str], said: str) -> None:
+    refused = start(answer(CAPITALS)).run("assist", "capitals", *words, "--yes")
+    assert (refused.returncode, said in refused.stderr, "request(s)" in refused.stderr) == (2, True, False)
 
 
 def test_a_file_that_does_not_exist_is_created_and_its_undo_deletes_it(start: Start, tmp_path: Path) -> None:
