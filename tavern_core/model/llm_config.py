@@ -41,7 +41,7 @@ def _address(url: str) -> str:
     if not is_good or parts.username is not None or parts.query or parts.fragment:
         raise refused(
             f"{quoted_address(url)} is not the address of an API",
-            "write http://host:port/v1 or https://host/v1; the key belongs into `key`",
+            "write http://host:port/v1 or https://host/v1, without a query; the key belongs into `key`",
         )
     return url
 

@@ -117,6 +117,7 @@ def test_a_recording_that_cannot_be_used_is_an_error_that_names_the_file(
     with opened({"tape": {"kind": "recorded", "file": str(file)}}) as host, pytest.raises(CallError) as caught:
         host.wait(host.llms.complete("hi"))
     assert f"talk.jsonl{said}" in caught.value.message or f"talk.jsonl {said}" in caught.value.message
+    assert caught.value.hint
 
 
 def far(function: Any, **options: Any) -> PydanticAILLM:

@@ -444,7 +444,7 @@ def test_the_key_is_in_no_error_and_in_no_record(opened: Open, monkeypatch: pyte
     ("key", "said"),
     [
         ({"$env": "NOT_SET"}, "NOT_SET"),
-        ({"$secret": "nowhere"}, "no secret 'nowhere'"),
+        ({"$secret": "nowhere"}, "no secret 'nowhere' add it to `secrets` in tavern.yaml as a reference: {$env: NAME}"),
         ({"$file": "none.txt"}, "none.txt"),
     ],
 )

@@ -18,6 +18,7 @@ from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM, answ
 from tavern_core.errors import ToolFailed, UpstreamError
 
 _ARTIFACT: Final = re.compile(r"\bart-[0-9a-f]{20}\b")
+_RECORD: Final = "record it: set `record: true` and `source` of this model in tavern.yaml, and ask once"
 
 
 class RecordedModel:
@@ -90,7 +91,7 @@ class RecordedModel:
         if not answers:
             raise UpstreamError(
                 f"{self._file} has no answer to this request ({key[:12]})",
-                hint="record it: set `record: true` and `source` of this model in tavern.yaml, and ask once",
+                hint=_RECORD,
                 outcome="none",
                 request=key,
             )
@@ -107,7 +108,11 @@ class RecordedModel:
                         answers.setdefault(entry["request"], []).append(answer_of(entry["answer"]))
                     number += 1
         except OSError as error:
-            raise ToolFailed(f"{self._file} cannot be read: {error.strerror}", fixFor="operator") from error
+            raise ToolFailed(
+                f"{self._file} cannot be read: {error.strerror}",
+                hint=_RECORD,
+                fixFor="operator",
+            ) from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ToolFailed(
                 f"{self._file}:{number} is not a recorded answer: {error}", hint="delete the line", fixFor="operator"

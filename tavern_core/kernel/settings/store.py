@@ -247,7 +247,7 @@ class SettingsStore:
 
         key = f"secrets.{name}"
         if (value := secrets.get(name)) is None:
-            hint = did_you_mean(name, secrets) or f"add it to tavern.yaml: secrets: {{{name}: {{$env: NAME}}}}"
+            hint = did_you_mean(name, secrets) or "add it to `secrets` in tavern.yaml as a reference: {$env: NAME}"
             raise PolicyDenied(f"this host has no secret {name!r}", hint=hint)
         row = DeclaredSetting(key, "", name, SettingItem(key=key, type="string", secret=True))
         if (problem := problem_of(row.item, value)) is not None:
