@@ -102,6 +102,12 @@ def test_what_is_known_of_an_inventory_loads_in_its_order(inventory, tools):
     )
 
 
+def test_of_very_many_missing_tools_the_first_are_named_and_the_others_counted():
+    profile = resolve("text:count", *(f"gone:t{number}" for number in range(5_000)))
+    assert (profile.tools, len(profile.findings)) == (("text:count",), 101)
+    assert profile.findings[-1].message == "4,900 further items of tool_ids_inventory cannot be used either"
+
+
 @each_row(
     ("written", "message", "hint"),
     [

@@ -42,6 +42,8 @@ MOST_TOOLS: Final = 10_000
 _MOST_KEYS: Final = 200
 _MOST_HINTS: Final = 20
 """Missing tools for which a similar name is looked up: that takes long in a large inventory."""
+_MOST_FINDINGS: Final = 100
+"""Reported items of one inventory."""
 _LONGEST_ID: Final = 300
 CALL_TOOL: Final = "call_tool"
 """The tool with which MCP clients call a found tool, if only the search is listed."""
@@ -159,6 +161,10 @@ def _listed(search: _InventorySearch) -> tuple[dict[str, None], list[Finding]]:
             findings.append(Finding(CODE, message, "remove one of them", where, "warning"))
         else:
             tools[found] = None
+    if more := len(findings[_MOST_FINDINGS:]):
+        where = Location(search.file, pointer=INVENTORY)
+        message = f"{more:,} further items of {INVENTORY} cannot be used either"
+        findings[_MOST_FINDINGS:] = [Finding(CODE, message, "correct the ones above first", where, "warning")]
     return tools, findings
 
 
