@@ -315,17 +315,18 @@ def test_half_characters_of_two_pieces_are_joined_and_a_lone_half_is_replaced(fa
 
 
 STREAMS: dict[str, tuple[bytes, str]] = {
-    "a byte order mark in front": (b'\xef\xbb\xbfdata: {"choices": [{"delta": {"content": "hello"}}]}\n\n', "hello"),
-    "no reason to stop": (b'data: {"choices": [{"delta": {"content": "hello"}, "finish_reason": null}]}\n\n', "hello"),
-}
+    "a byte order mark in front": (b'\xef\xbb\xbfdata: {"choices": [{"delta": {"content": "hello"}}]}', "text/event-stream"),
+    "no reason to stop": (b'data: {"choices": [{"delta": {"content": "hello"}, "finish_reason": null}]}', "text/event-stream"),
+    "a media type in capitals": (b'data: {"choices": [{"delta": {"content": "hello"}}]}', "Text/Event-Stream"),
+}  # fmt: skip
 
 
 @each_row("what", STREAMS)
 def test_a_stream_that_ends_with_its_last_line_is_whole(far: Far, what: str) -> None:
-    events, text = STREAMS[what]
-    reply = Reply(body=events + b"data: [DONE]\n\n", headers={"content-type": "text/event-stream"})
+    event, media_type = STREAMS[what]
+    reply = Reply(body=event + b"\n\ndata: [DONE]\n\n", headers={"content-type": media_type})
     answer, pieces = far.ask([reply], True)
-    assert (answer.text, answer.finish_reason, pieces) == (text, "stop", [text])
+    assert (answer.text, answer.finish_reason, pieces) == ("hello", "stop", ["hello"])
 
 
 def test_a_server_that_cannot_stream_answers_as_a_whole(far: Far) -> None:

@@ -230,7 +230,7 @@ class OpenAILLM:
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[str | bytes]:
         """The data of each event, up to and including ``[DONE]``; comments do not reset the time limit."""
         httpx2 = _library()
-        if "text/event-stream" not in response.headers.get("content-type", ""):
+        if "text/event-stream" not in response.headers.get("content-type", "").lower():
             async with self._limit():  # a server that cannot stream answers with the whole completion
                 content = b"".join([chunk async for chunk in self._chunks(response)])
             yield content
