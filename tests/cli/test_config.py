@@ -251,7 +251,19 @@ def edited(text: str, path: tuple[str, ...], value: Any) -> str | None:
         return None if error.hint or error.findings else str(error)
 
 
-@each_row("text", ["- a\n", "a: [\n", "a: 1\na: 2\n", "&x a: *x\n", "limits: 5\n", "? [a]\n: 1\n", "a: !!python/x 1\n"])
+@each_row(
+    "text",
+    [
+        "- a\n",
+        "a: [\n",
+        "a: 1\na: 2\n",
+        "&x a: *x\n",
+        "limits: 5\n",
+        "? [a]\n: 1\n",
+        "a: !!python/x 1\n",
+        "limits: {\n\tdepth: 1\n}\n",
+    ],
+)
 def test_what_cannot_be_edited_safely_is_refused_or_right(text: str) -> None:
     after = edited(text, ("limits", "depth"), 3)
     assert after is None or yaml.safe_load(after)["limits"]["depth"] == 3

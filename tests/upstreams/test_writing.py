@@ -263,11 +263,25 @@ def test_a_server_that_cannot_be_an_entry_costs_no_other(tmp_path: Path) -> None
     assert "# ours" in text and "mcp-server-files" in text and "other" not in text
 
 
-def test_entries_go_into_a_section_in_braces_with_a_comma_at_its_end(tmp_path: Path) -> None:
+@each_row(
+    ("before", "after"),
+    [
+        ("upstreams: {}\n", "upstreams: {GIT, TIME, CLOCK}\n"),
+        ("upstreams: {x: {kind: mcp}} # ours\n", "upstreams: {x: {kind: mcp}, GIT, TIME, CLOCK} # ours\n"),
+        (
+            "upstreams: {\n  x: {kind: mcp},\n}\n",
+            "upstreams: {\n  x: {kind: mcp},\n  GIT,\n  TIME,\n  CLOCK\n}\n",
+        ),
+    ],
+)
+def test_entries_go_into_a_section_in_braces(tmp_path: Path, before: str, after: str) -> None:
     file = tmp_path / "tavern.yaml"
-    file.write_text("upstreams: {\n  x: {kind: mcp},\n}\n")
-    write_entries(file, [entry_of_words("mcp", ["mcp-server-git"]), entry_of_words("mcp", ["mcp-server-time"])])
-    assert list(yaml.safe_load(file.read_text())["upstreams"]) == ["x", "git", "time"]
+    file.write_text(before)
+    names = ("git", "time", "clock")
+    write_entries(file, [entry_of_words("mcp", [f"mcp-server-{name}"]) for name in names])
+    for name in names:
+        after = after.replace(name.upper(), f"{name}: {{kind: mcp, command: [mcp-server-{name}]}}")
+    assert file.read_text() == after
 
 
 def test_a_server_that_is_left_out_shows_no_secret() -> None:

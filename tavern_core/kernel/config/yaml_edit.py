@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
@@ -53,15 +53,16 @@ def set_members(file: Path, section: str, members: Mapping[str, Any]) -> None:
         text = with_value(text, (section, first), value, str(file))
         if not others:
             return text
-        wanted, root = _data(text, str(file)), _compose(text)
+        by_hand = f"the {len(members)} keys of {section}"
+        wanted, root = _data(text, str(file)), _compose(text, str(file), by_hand)
         assert isinstance(root, yaml.MappingNode)  # the first is there
         key = _put(wanted, (section, first), value)[0]
         node = _pair(root, key)[1]
         assert isinstance(node, yaml.MappingNode)
-        for name, other in reversed(others):  # each goes to the same place, before those that follow it
+        for name, other in others:
             _put(wanted, (section, name), other)
-            text = _appended(text, node, (name,), _flow(other))
-        return _checked(text, wanted, str(file), f"the {len(members)} keys of {section}")
+        text = _appended(text, node, [((name,), _flow(other)) for name, other in others])
+        return _checked(text, wanted, str(file), by_hand)
 
     _change(file, edit)
 
@@ -77,17 +78,17 @@ def unset_value(file: Path, path: Keys) -> bool:
 
 def with_value(text: str, path: Keys, value: Any, file: str = "tavern.yaml") -> str:
     """The text with `value` at `path`; see `set_value`."""
-    data = _data(text, file)
-    root = _compose(text)
-    wanted = deepcopy(data)
+    wanted = deepcopy(_data(text, file))
     spelt = _put(wanted, path, value)
     written = _flow(value)
+    by_hand = f"{'.'.join(path)}: {written}"
+    root = _compose(text, file, by_hand)
     if root is None or not isinstance(root, yaml.MappingNode):
         block = _block(spelt, written, "")
         edited = f"{text.rstrip()}\n{block}" if text.strip() else block
     else:
         edited = _with_node(text, root, spelt, written)
-    return _checked(edited, wanted, file, f"{'.'.join(path)}: {written}")
+    return _checked(edited, wanted, file, by_hand)
 
 
 def without_value(text: str, path: Keys, file: str = "tavern.yaml") -> str:
@@ -97,10 +98,11 @@ def without_value(text: str, path: Keys, file: str = "tavern.yaml") -> str:
     removed = _drop(wanted, path)
     if not removed:
         return text
-    root = _compose(text)
+    by_hand = f"# {'.'.join(path)}"
+    root = _compose(text, file, by_hand)
     assert isinstance(root, yaml.MappingNode)  # there is something in it
     start, end = _lines_of(text, root, removed)
-    return _checked(text[:start] + text[end:], wanted, file, f"# {'.'.join(path)}")
+    return _checked(text[:start] + text[end:], wanted, file, by_hand)
 
 
 def _change(file: Path, edit: Any) -> None:
@@ -132,11 +134,15 @@ def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
         raise ConfigInvalid(f"{file} could not be read any more with this change: {why.message}", hint=why.hint)
     data = document.data or {}  # an empty file holds no data
     if data != wanted or with_leaves(data, type) != with_leaves(wanted, type):  # True equals 1
-        raise ConfigInvalid(
-            f"{file} is written in a way that cannot be changed safely",
-            hint=f"write it by hand: {shortened(by_hand, 500)}",
-        )
+        raise _unsafe(file, by_hand)
     return text
+
+
+def _unsafe(file: str, by_hand: str) -> ConfigInvalid:
+    return ConfigInvalid(
+        f"{file} is written in a way that cannot be changed safely",
+        hint=f"write it by hand: {shortened(by_hand, 500)}",
+    )
 
 
 # Data ------------------------------------------------------------------------------------------------------------------
@@ -181,16 +187,19 @@ def _spelling(data: Mapping[str, Any], key: str) -> str:
 # Text ------------------------------------------------------------------------------------------------------------------
 
 
-def _compose(text: str) -> yaml.Node | None:
-    # The reader in Python: its marks count characters.
-    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+def _compose(text: str, file: str, by_hand: str) -> yaml.Node | None:
+    # The reader in Python: its marks count characters. It refuses some texts that the other one reads, as with tabs.
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise _unsafe(file, by_hand) from error
     return None if isinstance(node, yaml.ScalarNode) else node
 
 
 def _with_node(text: str, node: yaml.MappingNode, path: Keys, written: str) -> str:
     key, value = _pair(node, path[0])
     if key is None or value is None:
-        return _appended(text, node, path, written)
+        return _appended(text, node, [(path, written)])
     if len(path) > 1 and isinstance(value, yaml.MappingNode):
         return _with_node(text, value, path[1:], written)
     if len(path) > 1:  # a section without a line in it, or a single value that becomes a section
@@ -211,25 +220,28 @@ def _with_node(text: str, node: yaml.MappingNode, path: Keys, written: str) -> s
     return before + gap + written + text[end:]
 
 
-def _appended(text: str, node: yaml.MappingNode, path: Keys, written: str) -> str:
+def _appended(text: str, node: yaml.MappingNode, members: Sequence[tuple[Keys, str]]) -> str:
+    """The text with new members behind the last one of a section."""
     if node.flow_style:
-        written = _flow_path(path, written)
+        written = [_flow_path(*member) for member in members]
         if not node.value:
             start = node.start_mark.index + 1
-            return text[:start] + written + text[start:]
+            return text[:start] + ", ".join(written) + text[start:]
         end = _end(node.value[-1][1])
         comma = re.match(r"\s*,", text[end:])
         before, after = (text[:end] + comma[0], text[end + comma.end() :]) if comma else (text[:end] + ",", text[end:])
         rest = re.match(r"[ \t]*(?:#[^\n]*)?\n", after)
         if rest is None:
-            return f"{before} {written}{after}"
+            return f"{before} {', '.join(written)}{after}"
         line = text.rfind("\n", 0, end) + 1
         indent = text[line:].removesuffix(text[line:].lstrip(" \t"))
-        return f"{before}{rest[0]}{indent}{written}\n{after[rest.end() :]}"
+        lines = f",\n{indent}".join(written)
+        return f"{before}{rest[0]}{indent}{lines}\n{after[rest.end() :]}"
     line_end = text.find("\n", _end(node))
     line_end = len(text) if line_end < 0 else line_end
     indent = " " * node.value[0][0].start_mark.column
-    return text[:line_end] + "\n" + _block(path, written, indent).rstrip("\n") + text[line_end:]
+    lines = "".join(_block(*member, indent) for member in members).rstrip("\n")
+    return text[:line_end] + "\n" + lines + text[line_end:]
 
 
 def _lines_of(text: str, node: yaml.MappingNode, path: Keys) -> tuple[int, int]:
