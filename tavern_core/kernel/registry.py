@@ -159,10 +159,9 @@ class Registry:
             raise ToolNotFound(
                 f"{written!r} may mean {' or '.join(candidates)}", hint="write the full id", nearest=list(candidates)
             )
-        for mismatch in self.mismatches():
-            if mismatch.details["alias"] == written:
-                text = f"there is no tool {written[:200]!r}: {mismatch.located}"
-                raise ToolNotFound(text, hint=mismatch.hint or "correct the alias, or delete it", nearest=[])
+        if (mismatch := self._mismatch(written)) is not None:
+            text = f"there is no tool {written[:200]!r}: {mismatch.located}"
+            raise ToolNotFound(text, hint=mismatch.hint or "correct the alias, or delete it", nearest=[])
         close = self.suggest(written)
         hint = suggestion(close) or "`tavern tools list` shows what there is"
         raise ToolNotFound(f"there is no tool {written[:200]!r}", hint=hint, nearest=close)
@@ -191,6 +190,14 @@ class Registry:
     def mismatches(self) -> tuple[Finding, ...]:
         """The aliases in the configuration that cannot be used, and why."""
         return self._snapshot().mismatches
+
+    def missing_target(self, written: str) -> str:
+        """What an alias in the configuration means, if there is no such tool; else empty."""
+        found = self._mismatch(written)
+        return "" if found is None else found.details["target"]
+
+    def _mismatch(self, alias: str) -> Finding | None:
+        return next((found for found in self.mismatches() if found.details["alias"] == alias), None)
 
     def _change(self) -> None:
         self._is_stale = True
@@ -272,7 +279,8 @@ class Registry:
                 text = why or f"there is no tool {written!r} now; the alias has no effect"
                 hint = did_you_mean(written, entries) if meant is None else "choose another alias"
                 where = Location(self._file, pointer=f"tools.aliases.{alias}")
-                mismatches.append(Finding("CONFIG_INVALID", text, hint, where, "warning", {"alias": alias}))
+                details = {"alias": alias, "target": written if meant is None else ""}
+                mismatches.append(Finding("CONFIG_INVALID", text, hint, where, "warning", details))
                 if meant is not None and alias not in entries and (alike := loose.get(fold(alias))):
                     alike.add(meant)  # so that a new tool of a server does not get the calls of an alias
                     disputed.add(alias)

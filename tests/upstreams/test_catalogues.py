@@ -429,6 +429,20 @@ def test_the_removal_of_a_tool_is_accepted_without_what_is_in_quarantine(named: 
         assert error.value.hint == "there are: echo, gone"
 
 
+@pytest.mark.parametrize("refuses", [None, lost("none")])
+def test_an_alias_lists_the_upstream_of_its_tool_or_says_why_that_fails(
+    refuses: ConnectionLost | None, tmp_path: Path
+) -> None:
+    with opened(System(refuses=refuses), tmp_path, config={"tools": {"aliases": {"e": "toy:echo"}}}) as host:
+        error = host.invoke_sync("e", {"x": 1}).error
+        if refuses is None:
+            assert error is None
+        else:
+            assert error is not None and error.fix == "tavern upstreams check toy"
+            reason = "it is an alias of 'toy:echo': the tools of upstream toy could not be listed"
+            assert reason in error.message and host.tools.why("e").reason.startswith(reason)
+
+
 @pytest.mark.parametrize("alias", ["toy:发送报告", "toy.发送报告"])
 def test_a_new_tool_does_not_get_the_calls_of_an_alias_that_is_its_own_name(alias: str, tmp_path: Path) -> None:
     system = System()

@@ -105,7 +105,8 @@ class Compiler:
         try:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:
-            if self._upstreams is not None and await self._upstreams.find(_plugin_of(written)):
+            meant = self._specs.registry.missing_target(written) or written
+            if self._upstreams is not None and await self._upstreams.find(_plugin_of(meant)):
                 return await self._find(written, context)
             return await self._made_for(written, context) or await self._elsewhere(written, error)
         await self._stand_guard(entry)

@@ -158,7 +158,11 @@ class ToolSpecs:
         """Why there is no tool with this id, if known."""
         if not isinstance(written, str):
             return None
-        return absence(written, self.lifecycle.records, self.registry.shadowed(), self.diagnostics)
+        target = self.registry.missing_target(written)
+        found = absence(target or written, self.lifecycle.records, self.registry.shadowed(), self.diagnostics)
+        if found is None or not target:
+            return found
+        return replace(found, reason=f"it is an alias of {target!r:.200}: {found.reason}")
 
     def is_whole(self, tool_id: str) -> bool:
         """False: only the tool's id is known, so its plugin must be activated to learn more."""
