@@ -28,7 +28,7 @@ _HINTS: Final = tuple(
         (r"\n.*\[\^\]", r"write `[\s\S]` for `[^]`"),
         (r"\n.*\[[^\]]*\\b", r"write `\x08` for `\b` in brackets"),
         (r"(?i)\n.*\\ud[89ab]", r"write the character itself, or `\u{1f600}`"),
-        (r"\n.*\{(?!\d)", r"write `\{` for a brace that is no repetition"),
+        (r"^.*repetition.*\n.*\{(?!\d)", r"write `\{` for a brace that is no repetition"),
     )
 )
 """Signs in a reason and, on the lines below it, in the pattern: the repair."""

@@ -53,6 +53,7 @@ RESPELT = {
     "\\ud83d\\ude00": "write the character itself",
     "^{name}$": "write `\\{`",
     "a{2,1}": "compare it with ECMA-262",
+    "\\p{Emojy}": "compare it with ECMA-262",
 }
 
 
