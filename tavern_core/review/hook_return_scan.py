@@ -72,8 +72,20 @@ class OfferedScan:
     def _all(self, module: OwnModule, function: Function, read: ReturnReader) -> HookReturn:
         before = len(self.unseen)
         where = _ExpressionScope(module, function)
-        found = [name for value in _values(function) for name in self._seen(where, value, read, 0)]
+        found = [*self._given(where, function, read, 0)]
         return HookReturn(found, len(self.unseen) == before)
+
+    def _given(
+        self, where: _ExpressionScope, function: Function, read: ReturnReader, step: int
+    ) -> Iterator[tuple[str, str, int]]:
+        """The names in everything that a function returns or yields; one that several `return`s hold counts once."""
+        returned: set[str] = set()
+        for node in own_nodes(function):
+            if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
+                found = [one for one in self._seen(where, node.value, read, step) if one[0] not in returned]
+                if isinstance(node, ast.Return):
+                    returned |= {name for name, _, _ in found}
+                yield from found
 
     def _seen(
         self, where: _ExpressionScope, node: ast.expr, read: ReturnReader, step: int
@@ -119,8 +131,7 @@ class OfferedScan:
             ) and isinstance(made.node, Function):
                 if made.node in self._marked or made.node.decorator_list:
                     raise NotStaticallyKnown(where.module.file, node, f"what {ast.unparse(func)}(…) gives is computed")
-                for value in _values(made.node):
-                    yield from self._items(_ExpressionScope(made.module, made.node), value, read, step + 1)
+                yield from self._given(_ExpressionScope(made.module, made.node), made.node, read, step + 1)
             case _:
                 yield from read(where, node, step)
 
@@ -159,7 +170,7 @@ class OfferedScan:
             case ast.Dict():
                 for key, value in zip(node.keys, node.values, strict=True):
                     if isinstance(key, ast.Constant) and key.value in _SCHEMAS:
-                        self._findings += schema_findings(value, file, output=_SCHEMAS[key.value])
+                        self._report(*schema_findings(value, file, output=_SCHEMAS[key.value]))
                 yield self._key(where, node, ("id", "name")).rpartition(":")[2], file, line
             case ast.Call(func=func, args=args):
                 if where.module.is_ours(func, "Tool") or where.module.is_ours(func, "ToolSpec"):
@@ -280,7 +291,11 @@ class OfferedScan:
         raise NotStaticallyKnown(where.module.file, expression, "its name is computed")
 
     def _refuse(self, where: _ExpressionScope, node: ast.expr, message: str, hint: str) -> None:
-        self._findings.append(Finding(_CODE, message, hint, place_of(where.module.file, node)))
+        self._report(Finding(_CODE, message, hint, place_of(where.module.file, node)))
+
+    def _report(self, *found: Finding) -> None:
+        """Add findings, once each: an expression may be read in several places."""
+        self._findings += [finding for finding in found if finding not in self._findings]
 
 
 ReturnReader = Callable[["_ExpressionScope", ast.expr, int], Iterator[tuple[str, str, int]]]
@@ -329,10 +344,3 @@ def _locals(function: Function) -> dict[str, ast.expr | None]:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 found |= {(alias.asname or alias.name.partition(".")[0]): None for alias in names}
     return found
-
-
-def _values(function: Function) -> Iterator[ast.expr]:
-    """Everything that a function returns or yields, without its inner functions."""
-    for node in own_nodes(function):
-        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
-            yield node.value

@@ -23,6 +23,8 @@ _SIMPLE: Final[Mapping[str, dict[str, Any]]] = {
     "str": {"type": "string"}, "int": {"type": "integer"}, "float": {"type": "number"}, "bool": {"type": "boolean"},
     "dict": {"type": "object"}, "list": {"type": "array"}, "Any": {}, "object": {}, "None": {"type": "null"},
 }  # fmt: skip
+_WITH_PATTERN: Final = frozenset({"Field", "StringConstraints", "constr"})
+"""Calls of pydantic that take a `pattern`."""
 _OPTIONS: Final = frozenset(f.name for f in fields(ToolMark))
 
 
@@ -46,7 +48,9 @@ def tool_findings(function: Function, mark: ast.expr, file: str, *, is_method: b
         yield from unfit(function, written, place_of(file, function), is_method=is_method)
     elif "parameters" not in options:
         yield from _defaults(function, file)
-        yield from _patterns(function, file)
+        yield from _patterns(arguments, file)
+    if function.returns is not None and "output" not in options:
+        yield from _patterns(function.returns, file)
     yield from schema_findings(options.get("output"), file, output=True)
 
 
@@ -87,13 +91,14 @@ def _defaults(function: Function, file: str) -> Iterator[Finding]:
             yield from _of_schema(schema_of_argument, place_of(file, value))
 
 
-def _patterns(function: Function, file: str) -> Iterator[Finding]:
+def _patterns(annotations: ast.AST, file: str) -> Iterator[Finding]:
     """Patterns in a signature that cannot be tried: ``Annotated[str, Field(pattern="(?=a)")]``."""
-    for node in ast.walk(function.args):
+    for node in ast.walk(annotations):
         match node:
-            case ast.keyword(arg="pattern", value=ast.Constant(value=str(pattern)) as written):
-                if (flaw := pattern_flaw(pattern)) is not None:
-                    yield Finding(_CODE, *flaw, place_of(file, written))
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _WITH_PATTERN:
+                match options_of(node).get("pattern"):
+                    case ast.Constant(value=str(pattern)) as written if (flaw := pattern_flaw(pattern)) is not None:
+                        yield Finding(_CODE, *flaw, place_of(file, written))
 
 
 def _of_schema(schema: dict[str, Any], where: Location, *, output: bool = False) -> Iterator[Finding]:

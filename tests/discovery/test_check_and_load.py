@@ -115,6 +115,14 @@ FINE: dict[str, Files] = {
     "a handler that was imported": manifest(HANDLER, "", code_x="from .inner import add\n", inner=ADD),
     "a service": manifest(YAML + "services: [clock]\n", CLOCK),
     "a tool of a service": manifest(SERVED, CLOCK),
+    "a tool in one return or another": code(
+        CODE.replace("    return [add]", "    if ctx:\n        return [add]\n    return [add]")
+    ),
+    "a pattern that is no regular expression": code(
+        CODE.replace('text: str = "x"', "text: Annotated[str, Glob(pattern='*.py')] = 'x'")
+        .replace("@tool", "class Glob:\n    def __init__(self, pattern):\n        pass\n\n\n@tool", 1)
+        .replace("from tavern_core", "from typing import Annotated\nfrom tavern_core", 1)
+    ),
     "workflows of a folder and of code": {
         **manifest(
             YAML + "workflows: {entry: flows}\n",
@@ -213,17 +221,23 @@ BROKEN: dict[str, tuple[Files, str]] = {
         ),
         "look-around, including",
     ),
+    "a pattern in the annotation of an answer that cannot be tried": (
+        code(
+            CODE.replace("-> str:", "-> Annotated[str, Field(pattern='(?=x)')]:", 1).replace(
+                "from tavern_core", "from typing import Annotated\nfrom pydantic import Field\nfrom tavern_core", 1
+            )
+        ),
+        "look-around, including",
+    ),
     "a pattern of an answer that cannot be tried": (
         code(CODE.replace("@tool\n", "@tool(output={'type': 'string', 'pattern': '(?!x)'})\n")),
         "look-around, including",
     ),
     "a pattern in a tool that is a mapping": (
         code(
-            CODE.replace(
-                "return [add]",
-                "return [add, {'id': 'sub', 'kind': 'python', 'impl': add, 'inputSchema': "
-                "{'type': 'object', 'properties': {'text': {'pattern': '(?!x)'}}}}]",
-            )
+            CODE.replace("    return [add]", "    if ctx:\n        return [add, *more()]\n    return [add, *more()]")
+            + "\n\ndef more():\n    return [{'id': 'sub', 'kind': 'python', 'impl': add, 'inputSchema': "
+            "{'type': 'object', 'properties': {'text': {'pattern': '(?!x)'}}}}]\n",
         ),
         "look-around, including",
     ),
@@ -350,6 +364,7 @@ def test_what_does_not_load_is_found_with_its_place_and_repair(
     folder = write(tmp_path / "plugins" / "notes", files)
     errors = [f for f in check(folder).findings if f.severity == "error"]
     assert any(said in f.message for f in errors), errors
+    assert not [f for f in errors if errors.count(f) > 1]
     assert all(f.code and f.where is not None and f.where.file and f.where.line and f.where.column for f in errors), (
         errors
     )
