@@ -45,10 +45,11 @@ class ConstraintInvalid(NoSchema):
     """An annotation with a bound or a pattern that cannot be used: ``Field(pattern="(?=a)")``."""
 
     def __init__(self, error: SchemaError, beginning: str = "") -> None:
-        reason = reason_in(str(error))
-        message, self.hint = (
-            untried(reason) if reason else (" ".join(str(error).split()), "correct the bounds in its annotation")
-        )
+        report = str(error)
+        if reason := reason_in(report):
+            message, self.hint = untried(reason, report.partition("regex parse error:")[2])
+        else:
+            message, self.hint = " ".join(report.split()), "correct the bounds in its annotation"
         super().__init__(f"{beginning}{message}")
 
 

@@ -21,6 +21,7 @@ _HINTS: Final = tuple(
             "^.*look-around",
             "say it without (?=…), (?!…), (?<=…) and (?<!…): with another keyword such as `not`, or in the tool",
         ),
+        ("^.*has more than", "use a shorter one, or check it in the tool"),
         ("^.*size limit", "use smaller counts, or `maxLength`"),
         (r"\n.*\\0(?!\d)", r"write `\x00` for `\0`"),
         (r"\n.*\\k<", _BACKREFERENCES),
@@ -28,7 +29,7 @@ _HINTS: Final = tuple(
         (r"\n.*\[\^\]", r"write `[\s\S]` for `[^]`"),
         (r"\n.*\[[^\]]*\\b", r"write `\x08` for `\b` in brackets"),
         (r"(?i)\n.*\\ud[89ab]", r"write the character itself, or `\u{1f600}`"),
-        (r"^.*repetition.*\n.*\{(?!\d)", r"write `\{` for a brace that is no repetition"),
+        (r"^.*repetition[\s\S]*\{(?!\d)", r"write `\{` for a brace that is no repetition"),
     )
 )
 """Signs in a reason and, on the lines below it, in the pattern: the repair."""
@@ -82,8 +83,12 @@ def pattern_flaw(pattern: str) -> tuple[str, str] | None:
     return None
 
 
-def untried(reason: str, pattern: str = "") -> tuple[str, str]:
-    """Message and hint for a pattern that is not supported."""
+def untried(reason: str, pattern: str) -> tuple[str, str]:
+    """Message and hint for a pattern that is not supported.
+
+    Args:
+        pattern: the pattern, or a text that shows it.
+    """
     signs = f"{reason}\n{pattern[:300]}"
     hint = next((hint for sign, hint in _HINTS if sign.search(signs)), "compare it with ECMA-262")
     return f"the pattern cannot be tried: {reason}", hint
@@ -101,7 +106,9 @@ def written_out(pattern: str, names: Iterable[str], number: int) -> str:
 
 def reason_in(report: str) -> str:
     """The complaint of Rust's regular expressions in a report of pydantic; empty: there is none."""
-    return found[1] if (found := _REASON.search(report)) is not None else ""
+    if (found := _REASON.search(report)) is not None:
+        return found[1]
+    return "its size limit is exceeded" if "size limit" in report else ""
 
 
 def _reason(pattern: str) -> str:
@@ -111,7 +118,5 @@ def _reason(pattern: str) -> str:
     try:
         SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except (SchemaError, UnicodeEncodeError) as error:
-        if reason := reason_in(str(error)):
-            return reason
-        return "its size limit is exceeded" if "size limit" in str(error) else "it is not a regular expression"
+        return reason_in(str(error)) or "it is not a regular expression"
     return "it is not a regular expression of ECMA-262"

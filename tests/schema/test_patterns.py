@@ -14,6 +14,7 @@ from tavern_core import Out, Plugin, Tavern, hookimpl, node, tool
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.guarded_value_search import compile_guarded
 from tavern_core.schema.patterns import fits, pattern_flaw
+from tavern_core.schema.signature import signature_schema
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 from tests.rows import each_row, row
 
@@ -54,6 +55,7 @@ RESPELT = {
     "^{name}$": "write `\\{`",
     "a{2,1}": "compare it with ECMA-262",
     "\\p{Emojy}": "compare it with ECMA-262",
+    "x" * 4_001: "use a shorter one",
 }
 
 
@@ -168,6 +170,17 @@ def test_a_tool_or_node_with_a_pattern_that_cannot_be_tried_is_refused_with_plac
             assert f"{__file__}:{function.__code__.co_firstlineno}" in reason
             assert "look-around" in reason
             assert "say it without (?=…)" in reason
+
+
+@each_row("pattern", [*(p for p in RESPELT if len(p) < 100), "(a{1000}){1000}"])
+def test_a_pattern_in_an_annotation_has_the_hint_of_one_in_a_schema(pattern: str) -> None:
+    def takes(name: Any) -> Any:
+        return name
+
+    takes.__annotations__["name"] = Annotated[str, Field(pattern=pattern)]
+    with pytest.raises(SchemaInvalid) as caught:
+        signature_schema(takes)
+    assert caught.value.hint == (pattern_flaw(pattern) or ("", ""))[1]
 
 
 @pytest.mark.slow
