@@ -14,23 +14,20 @@ from typing import Any, Final
 _MAX_LENGTH: Final = 4_000
 _REASON: Final = re.compile(r"\nerror: (.{1,200})")
 _BACKREFERENCES: Final = "say it without \\1 and \\k<name>, or check it in the tool"
-_HINTS: Final = tuple(
-    (re.compile(sign), hint)
-    for sign, hint in (
-        (
-            "^.*look-around",
-            "say it without (?=…), (?!…), (?<=…) and (?<!…): with another keyword such as `not`, or in the tool",
-        ),
-        ("^.*has more than", "use a shorter one, or check it in the tool"),
-        ("^.*size limit", "use smaller counts, or `maxLength`"),
-        (r"\n.*\\0(?!\d)", r"write `\x00` for `\0`"),
-        (r"\n.*\\k<", _BACKREFERENCES),
-        ("^.*backreferences", _BACKREFERENCES),
-        (r"\n.*\[\^\]", r"write `[\s\S]` for `[^]`"),
-        (r"\n.*\[[^\]]*\\b", r"write `\x08` for `\b` in brackets"),
-        (r"(?i)\n.*\\ud[89ab]", r"write the character itself, or `\u{1f600}`"),
-        (r"^.*repetition[\s\S]*\{(?!\d)", r"write `\{` for a brace that is no repetition"),
-    )
+_HINTS: Final = (
+    (
+        "^.*look-around",
+        "say it without (?=…), (?!…), (?<=…) and (?<!…): with another keyword such as `not`, or in the tool",
+    ),
+    ("^.*has more than", "use a shorter one, or check it in the tool"),
+    ("^.*size limit", "use smaller counts, or `maxLength`"),
+    (r"\n.*\\0(?!\d)", r"write `\x00` for `\0`"),
+    (r"\n.*\\k<", _BACKREFERENCES),
+    ("^.*backreferences", _BACKREFERENCES),
+    (r"\n.*\[\^\]", r"write `[\s\S]` for `[^]`"),
+    (r"\n.*\[[^\]]*\\b", r"write `\x08` for `\b` in brackets"),
+    (r"(?i)\n.*\\ud[89ab]", r"write the character itself, or `\u{1f600}`"),
+    (r"^.*repetition[\s\S]*\{(?!\d)", r"write `\{` for a brace that is no repetition"),
 )
 """Signs in a reason and, on the lines below it, in the pattern: the repair."""
 
@@ -90,7 +87,7 @@ def untried(reason: str, pattern: str) -> tuple[str, str]:
         pattern: the pattern, or a text that shows it.
     """
     signs = f"{reason}\n{pattern[:300]}"
-    hint = next((hint for sign, hint in _HINTS if sign.search(signs)), "compare it with ECMA-262")
+    hint = next((hint for sign, hint in _HINTS if re.search(sign, signs)), "compare it with ECMA-262")
     return f"the pattern cannot be tried: {reason}", hint
 
 
