@@ -1,7 +1,7 @@
 """Python programs that are forked from a process which has imported tavern_core already: they take a quarter of the time.
 
-Each has streams, a folder, variables and a session of its own, and ends as Python does. What a program imports, and how it behaves
-before tavern_core is imported, needs a new process.
+Each has streams, a folder, variables and a session of its own, and ends as `program_ending` says. What a program imports, how it
+behaves before tavern_core is imported, and what becomes of the modules at its end, needs a new process.
 """
 
 from __future__ import annotations
@@ -268,6 +268,8 @@ def _run(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    from tests.program_ending import ending  # isort: skip - before all others
+
     import tavern_core
 
     for package in IMPORTED:
@@ -278,4 +280,6 @@ if __name__ == "__main__":
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    _run(_serve(socket.socket(fileno=0)))
+    words = _serve(socket.socket(fileno=0))
+    with ending.of_program():
+        _run(words)
