@@ -23,6 +23,7 @@ from tavern_core.errors import UsageError
 from tavern_core.kernel.log.audit_log_queries import AuditLog
 from tavern_core.server import app
 from tests.forked_programs import ForkedProgram
+from tests.plain_http import NO_TLS
 from tests.state.processes import ENVIRONMENT
 
 
@@ -49,7 +50,7 @@ def test_it_serves_until_it_is_interrupted_and_its_streams_end_with_it(tmp_path:
         token = tavern.tokens.create("user:v", roles=["operator"])[1]
     shown = {"authorization": f"Bearer {token}"}
     (tmp_path / "tavern.yaml").write_text('server: {address: "127.0.0.1:0"}\n', "utf-8")
-    with serving(tmp_path) as (process, address), httpx2.Client(headers=shown, timeout=30) as client:
+    with serving(tmp_path) as (process, address), httpx2.Client(headers=shown, timeout=30, verify=NO_TLS) as client:
         assert client.get(f"{address}/readyz").text == "ready\n"
         assert {each["id"] for each in client.get(f"{address}/api/nodes").json()} >= {"core:Case"}
         with client.websocket(f"{address}/ws".replace("http", "ws", 1)) as connection:

@@ -36,13 +36,14 @@ async def play(url: str, context: Mapping[str, Any]) -> str:
 
     from tavern_core.builtin.adapters.mcp.connection import connected
     from tavern_core.errors import CallError
+    from tests.plain_http import NO_TLS
     from tests.upstreams.direct import DirectCall, DirectUpstream
 
     visits: set[asyncio.Task[None]] = set()
 
     def browse(address: str) -> None:
         async def visit() -> None:
-            async with httpx2.AsyncClient(trust_env=False, follow_redirects=True) as browser:
+            async with httpx2.AsyncClient(trust_env=False, follow_redirects=True, verify=NO_TLS) as browser:
                 await browser.get(address)
 
         visits.add(asyncio.get_running_loop().create_task(visit()))

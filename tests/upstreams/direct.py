@@ -18,6 +18,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import CallContext, Rights, ToolCall
 from tavern_core.model.config import IsolationConfig
 from tavern_core.upstreams.process import ProcessEnvironment, start_process
+from tests.plain_http import NO_TLS
 
 
 class DirectUpstream:
@@ -59,7 +60,7 @@ class DirectUpstream:
         self.changes += 1
 
     def http(self, url: str = "", *, timeout_s: float = 30.0, max_bytes: int = 64_000_000) -> Any:
-        return httpx2.AsyncClient(timeout=timeout_s, headers=dict(self.headers), trust_env=False)
+        return httpx2.AsyncClient(timeout=timeout_s, headers=dict(self.headers), trust_env=False, verify=NO_TLS)
 
     async def start(self) -> Process:
         home = ProcessEnvironment(str(self._place), {})
