@@ -344,14 +344,6 @@ def test_the_rules_show_a_block_that_is_well_formed(language):
     assert document.blocks[0].fields[0].key == "command"
 
 
-@pytest.mark.parametrize("language", ["zh", "en"])
-def test_the_rule_about_steps_spells_commands_as_the_worked_chain_does(language):
-    rules = tam_rules(language, [COUNT, TIME])
-    commands = [field.key for field in tam.parse(rules).blocks[1].fields if field.key.startswith("command")]
-    assert len(commands) == 2
-    assert all(command in tam_rules(language) for command in commands)
-
-
 @pytest.mark.parametrize(("language", "line"), [("zh", "在后台运行：先返回 jobId"), ("en", "Runs in the background")])
 def test_a_tool_that_runs_in_the_background_says_how_to_get_its_result(language, line):
     manual = render_manual([dataclasses.replace(COUNT, job=True), TIME], language=language)

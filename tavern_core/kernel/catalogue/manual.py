@@ -275,7 +275,7 @@ command:「始」工具 ID「末」
 - 每个参数单独一行，写成 名称:「始」值「末」；值原样传递，可以多行，不要转义。
 - 数字、布尔值、对象和数组写成 JSON；可选参数可以省略。
 - 值里含有「始」或「末」时，写成 名称:「始ESCAPE」值「末ESCAPE」。
-- 依次执行多个步骤时，写 command_1、参数名_1、command_2、参数名_2……；前一步失败时，后面的步骤不执行。
+- 依次执行多个步骤时，写 command1、参数名1、command2、参数名2……；前一步失败时，后面的步骤不执行。
 - 写出 <|[END_TOOL]|> 后等待结果，不要自己编造结果。有错误的块不会执行，按提示改正后重写整个块。""",
     "en": """\
 To call a tool, write a block like this in your answer; ordinary text may stand around it:
@@ -290,7 +290,7 @@ Rules:
 - One parameter per line: name:「始」value「末」. The value is taken as it stands, over several lines too; escape nothing.
 - Write numbers, booleans, objects and arrays as JSON; leave optional parameters out.
 - Where a value holds 「始」 or 「末」, write name:「始ESCAPE」value「末ESCAPE」.
-- For several steps in order write command_1, parameter_1, command_2, parameter_2 ...; after a failed step the rest is not run.
+- For several steps in order write command1, parameter1, command2, parameter2 ...; after a failed step the rest is not run.
 - After <|[END_TOOL]|> wait for the result; never make one up. A block with an error is not run: write it again as the message says.""",
 }
 
