@@ -8,8 +8,10 @@ endif
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 PLUGINS := my-plugin context-plugin optional-plugin call-guard file-operator bilibili-fetcher service-override text-nodes creation-assistant
 FOLDERS := $(addprefix example_plugins/,$(PLUGINS))
-# One more than processors: many tests wait for processes and servers.
-PYTEST_FLAGS ?= -n 3 --dist worksteal
+# More than two processors: many tests wait for processes and servers, those of `make test` about half of their time.
+WORKERS := 3
+test: WORKERS := 4
+PYTEST_FLAGS ?= -n $(WORKERS) --dist worksteal
 # The tests start hundreds of processes: without kept bytecode each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
