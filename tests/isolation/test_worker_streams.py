@@ -132,7 +132,7 @@ async def forges(how: str) -> AsyncIterator[str]:
     from tavern_core.isolation import stream_window
     yield "a"
     call = next(o for o in __import__("gc").get_objects() if type(o) is streams.StreamingCall)
-    for _ in range(40 if how == "chunks" else 1):
+    for _ in range(10 * stream_window.WINDOW if how == "chunks" else 1):  # the host may hand on some before it has all
         call.send({"chunks": {"chunk": ["json", "x"]}, "took": {"took": 0, "count": 5}, "far": {"took": 99, "count": 1},
                   "less": {"took": 0, "count": -3}, "left": {"left": -1}, "none": {}, "id": {"id": 77, "chunk": ["json", 1]},
                   "tag": {"chunk": ["nothing", 1]}, "text": {"chunk": "text"}, "final": {"ok": ["final", 7]}, "word": {"ok": 3}}[how])
