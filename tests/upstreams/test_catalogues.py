@@ -67,9 +67,11 @@ def test_a_dead_upstream_costs_its_own_tools_alone(tmp_path: Path) -> None:
         assert any(d.code == "UPSTREAM_FAILED" for d in host.diagnostics)
 
 
-def test_a_call_of_another_tool_by_its_id_lists_no_upstream(tmp_path: Path) -> None:
+def test_a_look_at_another_tool_by_its_id_and_its_call_list_no_upstream(tmp_path: Path) -> None:
     system = System()
     with opened(system, tmp_path) as host:
+        assert host.tools["system:get_current_time"].id == "system:get_current_time"
+        assert host.tools.why("system:get_current_time").visible
         assert host.invoke_sync("system:get_current_time").ok
         assert system.listed == 0
         assert host.invoke_sync("toy:echo", {"x": 1}).ok

@@ -101,7 +101,7 @@ class Compiler:
     async def _find(self, written: str | InternalOperation, context: CallContext | None) -> CallPlan:
         if isinstance(written, InternalOperation):
             return await self._find_inner(written)
-        self._specs.catch_up(written if isinstance(written, str) else None)
+        self._specs.catch_up(written)
         try:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:

@@ -74,7 +74,7 @@ class Availability:
 
     def why(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> AvailabilityReason:
         """See `Tools.why`."""
-        self._specs.catch_up()
+        self._specs.catch_up(tool)
         try:
             entry = self._specs.registry.resolve(tool)
         except ToolNotFound as error:

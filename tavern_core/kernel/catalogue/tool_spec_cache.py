@@ -88,7 +88,7 @@ class ToolSpecs:
         """
         if self.pins.is_outdated:
             self.changed()
-        entry = None if tool is None else self.registry.entries().get(tool)
+        entry = self.registry.entries().get(tool) if isinstance(tool, str) else None
         if entry is None or entry.id.startswith("workflow:") or self._is_of_upstream(entry):
             self.base.signals.lookup.emit()
 

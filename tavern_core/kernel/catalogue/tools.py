@@ -344,8 +344,9 @@ class Tools:
 
     def _resolved(self, tool: str) -> RegistryEntry:
         """The entry of an id; raises ToolNotFound with all known reasons."""
+        self._specs.catch_up(tool)
         try:
-            return self._registry.resolve(tool)
+            return self._specs.registry.resolve(tool)
         except ToolNotFound as error:
             if (absent := self._specs.absence(tool)) is None:
                 raise
