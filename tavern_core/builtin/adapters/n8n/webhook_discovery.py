@@ -42,7 +42,7 @@ CONFIGURED: Final[Mapping[str, Any]] = {
         **MARK,
     },
 }
-_ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
+_ANYTHING: Final[dict[str, Any]] = {"type": "object", "additionalProperties": True}
 _IN_PATH: Final[Mapping[str, Any]] = {"type": ["string", "number"], "description": "Part of the address."}
 _WEBHOOK: Final = "n8n-nodes-base.webhook"
 _NOTE: Final = "n8n-nodes-base.stickyNote"
@@ -143,7 +143,7 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
     )
 
 
-def _of_path(parts: Iterable[str]) -> Mapping[str, Any]:
+def _of_path(parts: Iterable[str]) -> dict[str, Any]:
     """Parameters that nobody declares: anything, and what the path needs."""
     names = [part[1:] for part in parts if part[:1] == ":" and part[1:]]
     if not names:
