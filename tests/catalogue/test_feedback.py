@@ -102,6 +102,10 @@ EMBEDDED = {"type": "resource", "resource": {"uri": "a:b", "text": "meow", "blob
             ToolResult(False, error=ToolError("APPROVAL_REQUIRED", "ask Bob"), status="input_required"),
             ["waiting for approval APPROVAL_REQUIRED", "Cause: ask Bob"],
         ),
+        (
+            ToolResult(False, error=ToolError("INPUT_REQUIRED", "x", fix="jobs.answer()"), status="input_required"),
+            ["waiting for an answer INPUT_REQUIRED", "Fix: do it another way or with another tool, or tell the user"],
+        ),
         (failed(outcome="unknown", retryable=True), ["it is not known whether this took effect"]),
         (failed(retryable=True, retry_after_ms=250), ["It may be tried again (250 ms)"]),
         (

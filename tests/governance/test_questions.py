@@ -83,6 +83,7 @@ def test_where_nobody_can_be_asked_the_call_ends_and_says_what_it_needs(
         with caplog.at_level(logging.WARNING, "tavern.tools"):
             result = await tavern.invoke("shop:order")
         assert (result.status, result.error.kind, result.error.outcome) == ("input_required", "INPUT_REQUIRED", "none")
+        assert result.error.message == "needs an answer: How many?"
         assert result.error.details["questions"] == [
             {"id": "question-1", "type": "form", "prompt": "How many?", "schema": COUNT}
         ]

@@ -34,10 +34,10 @@ conversation: Final[ContextVar[Conversation | None]] = ContextVar("tavern_conver
 
 def unanswered(questions: Mapping[str, Question]) -> InputRequired:
     """The error of a call that cannot continue without answers."""
+    prompt = " ".join(next(iter(questions.values())).prompt.split()) if len(questions) == 1 else ""
     return InputRequired(
-        "needs an answer" if set(questions) == {"answer"} else f"needs an answer to {', '.join(questions)}",
+        f"needs an answer: {prompt:.300}" if prompt else f"needs an answer to {', '.join(questions)}",
         hint="make the call as a job and answer with tavern.jobs.answer(...), or from an MCP client that can be asked",
-        fixFor="caller",
         questions=[{"id": key, **question.to_json()} for key, question in questions.items()],
     )
 

@@ -15,6 +15,7 @@ LABELS: Final[Mapping[str, Row]] = {
     "ok": ("ok", "成功"),
     "failed": ("failed", "失败"),
     "waiting": ("waiting for approval", "等待批准"),
+    "asking": ("waiting for an answer", "等待回答"),
     "job": ("running in the background, job {0}", "后台运行中，任务 {0}"),
     "next": ("Next", "下一步"),
     "get_result": ("call {0} with jobId {1} later to get the result", "稍后用 jobId {1} 调用 {0} 取得结果"),
@@ -91,6 +92,13 @@ KINDS: Final[Mapping[str, tuple[Row, Row]]] = {
     "APPROVAL_REQUIRED": (
         ("this call needs approval", "此调用需要批准"),
         ("ask the user or the operator to approve it, or do it another way", "请用户或管理员批准，或换一种做法"),
+    ),
+    "INPUT_REQUIRED": (
+        ("the tool asks a question that nobody can answer here", "工具提出的问题在这里无人回答"),
+        (
+            "do it another way or with another tool, or tell the user what it asks",
+            "换一种做法或换一个工具，或把问题告诉用户",
+        ),
     ),
     "APPROVAL_REJECTED": (
         ("this call was not approved", "此调用未获批准"),

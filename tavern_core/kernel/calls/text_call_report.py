@@ -131,7 +131,8 @@ def _step_lines(step: Step, in_chain: bool, language: Language, name: ToolName) 
     if result.ok:
         return [head + labels["ok"]]
     error = result.error or ToolError("INTERNAL", "the call failed without an error")
-    state = labels["waiting"] if result.status == "input_required" else labels["failed"]
+    waits = "asking" if error.kind == "INPUT_REQUIRED" else "waiting"
+    state = labels[waits if result.status == "input_required" else "failed"]
     return [f"{head}{state} {fold_lines(error.kind, 40)}", *_error_lines(error, labels, language)]
 
 
