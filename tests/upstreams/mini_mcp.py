@@ -207,7 +207,7 @@ async def lure(call: Call) -> Any:
     return {"resultType": "input_required", "inputRequests": {"who": {"method": "elicitation/create", "params": asked}}}
 
 
-@tool()
+@tool(inputSchema={"type": "object", "additionalProperties": True})
 async def later(call: Call) -> Any:
     """A task, which says how it goes when it is asked."""
     number = f"task-{next(numbers)}"
@@ -237,6 +237,8 @@ def shown(task: dict[str, Any]) -> dict[str, Any]:
 
 async def tasks_get(params: dict[str, Any]) -> dict[str, Any]:
     task = tasks[params["taskId"]]
+    if task["wants"] == "forgotten":
+        raise Failed(-32602, "there is no such task")
     task["asked"] += 1
     if task["status"] == "working" and task["asked"] > 1:
         task["status"] = "input_required" if task["wants"] == "nagging" else task["wants"]

@@ -272,9 +272,20 @@ def test_resources_and_prompts_can_be_read(shared: Tavern) -> None:
     assert prompt["messages"][0]["content"]["text"] == "Greet Ada."
 
 
-def test_a_task_is_followed_to_its_end(shared: Tavern) -> None:
-    result = shared.invoke_sync("mini:later", {})
+def ended(host: Tavern, arguments: dict[str, Any]) -> ToolResult:
+    """The result of a task; in the old era, its call is a job."""
+    result = host.invoke_sync("mini:later", arguments)
     if result.job is not None:
-        asyncio.run(shared.jobs.wait(result.job, 10))
-        result = shared.jobs.result(result.job)
-    assert result.value == "at last"
+        asyncio.run(host.jobs.wait(result.job, 10))
+        result = host.jobs.result(result.job)
+    return result
+
+
+def test_a_task_is_followed_to_its_end(shared: Tavern) -> None:
+    assert ended(shared, {}).value == "at last"
+
+
+def test_what_becomes_of_a_task_that_its_server_does_not_know_any_more_is_unknown(shared: Tavern) -> None:
+    error = ended(shared, {"wants": "forgotten"}).error
+    assert error is not None and "there is no such task" in error.message
+    assert error.outcome == "unknown"

@@ -46,27 +46,36 @@ async def result_of_task(
     if not isinstance(task_id, str) or not 0 < len(task_id) <= _LONGEST_ID or not task_id.isprintable():
         raise UpstreamError(f"{tool}: the server began a task without an id that can be used", outcome="unknown")
     rounds, task = 0, {"taskId": task_id}
+
+    async def request(method: str, **params: Any) -> dict[str, Any]:
+        try:
+            return await server.request(method, {**task, **params}, task_id)
+        except CallError as error:
+            if error.outcome == "none":  # of the request; the task has begun
+                error.outcome = "unknown"
+            raise
+
     try:
         while (status := state.get("status")) in ("working", "input_required", "submitted"):
             if status == "input_required" and is_old:  # the server asks only a client that waits for the result
-                return await server.request("tasks/result", task, task_id)
+                return await request("tasks/result")
             if status == "input_required" and (requests := state.get("inputRequests")):
                 rounds += 1
                 if rounds > MOST_ROUNDS:
                     raise UpstreamError(f"{tool}: the server asks again and again", outcome="unknown")
                 answers = await answers_to(requests, call, roots)
-                await server.request("tasks/update", {**task, "inputResponses": answers}, task_id)
+                await request("tasks/update", inputResponses=answers)
             else:
                 await asyncio.sleep(_interval(state))
-            state = await server.request("tasks/get", task, task_id)
+            state = await request("tasks/get")
             if message := text_of(state.get("statusMessage")):
                 call.context.progress(0, None, message)
     except (asyncio.CancelledError, CallError):
         with contextlib.suppress(CallError, TimeoutError):
-            await asyncio.wait_for(server.request("tasks/cancel", task, task_id), _CANCEL_S)
+            await asyncio.wait_for(request("tasks/cancel"), _CANCEL_S)
         raise
     if status == "completed":
-        return await server.request("tasks/result", task, task_id) if is_old else _inline_result(state, tool)
+        return await request("tasks/result") if is_old else _inline_result(state, tool)
     raise _end_of(state, tool)
 
 
