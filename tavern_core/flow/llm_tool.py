@@ -90,9 +90,7 @@ async def model_answer(
             if isinstance(piece, LLMAnswer):
                 final_answer = _checked(piece, name)
                 continue
-            if not isinstance(piece, str):
-                raise _odd(name, f"streams {type(piece).__name__}", "`stream` yields texts, and at last an LLMAnswer")
-            text.append(piece)
+            text.append(_text(piece, name))
             remaining -= len(piece)
             if remaining < 0:
                 raise OutputTooLarge(
@@ -114,6 +112,12 @@ def _checked(answer: Any, name: str) -> LLMAnswer:
     if not all(isinstance(call, ModelCall) for call in answer.tool_calls or ()):
         raise _odd(name, "calls tools with something else than `ModelCall`", "ModelCall(id, name, arguments)")
     return answer
+
+
+def _text(piece: Any, name: str) -> str:
+    if not isinstance(piece, str):
+        raise _odd(name, f"streams {type(piece).__name__}", "`stream` yields texts, and at last an LLMAnswer")
+    return piece
 
 
 def _odd(name: str, what: str, hint: str) -> ToolFailed:
