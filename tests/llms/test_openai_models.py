@@ -329,6 +329,18 @@ def test_a_stream_that_ends_with_its_last_line_is_whole(far: Far, what: str) -> 
     assert (answer.text, answer.finish_reason, pieces) == ("hello", "stop", ["hello"])
 
 
+@each_row("status", [400, 422])
+def test_a_server_that_refuses_the_request_for_usage_is_asked_without_it(opened: Open, status: int) -> None:
+    refused = Reply(status=status, error={"message": "Unrecognized request argument supplied: stream_options"})
+    with OpenAIServer([refused, Reply("hello")]) as server:
+        assert ask(opened, server, True)[0].text == "hello"
+        assert ["stream_options" in request.body for request in server.requests] == [True, False]
+    with OpenAIServer([refused, refused, Reply("hello")]) as server:
+        with pytest.raises(CallError, match="stream_options"):
+            ask(opened, server, True)
+        assert len(server.requests) == 2
+
+
 def test_a_server_that_cannot_stream_answers_as_a_whole(far: Far) -> None:
     body = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
     answer, pieces = far.ask([Reply(body=json.dumps(body).encode())], True)

@@ -14,7 +14,7 @@ import json
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import field
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -88,7 +88,7 @@ class OpenAILLM:
         body, validator = self._body(messages, options)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         completion = Completion(self._who)
-        async with self._response(body) as response, aclosing(self._events(response)) as events:
+        async with self._streaming(body) as response, aclosing(self._events(response)) as events:
             async for data in events:
                 if data == _END:
                     completion.end()
@@ -122,6 +122,19 @@ class OpenAILLM:
         if validator is None or completion.has_calls:
             return completion.answer()
         return completion.answer(structured(completion.text, validator, completion.finish))
+
+    @asynccontextmanager
+    async def _streaming(self, body: dict[str, Any]) -> AsyncIterator[httpx2.Response]:
+        """`_response`; a server that does not know `stream_options` is asked without them, and reports no usage."""
+        async with AsyncExitStack() as stack:
+            try:
+                response = await stack.enter_async_context(self._response(body))
+            except UpstreamError as error:
+                if "stream_options" not in error.message:
+                    raise
+                del body["stream_options"]
+                response = await stack.enter_async_context(self._response(body))
+            yield response
 
     @asynccontextmanager
     async def _response(self, body: Mapping[str, Any]) -> AsyncIterator[httpx2.Response]:
