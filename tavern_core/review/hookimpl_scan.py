@@ -22,7 +22,10 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.review.hook_return_scan import HookReturn, OfferedScan
 from tavern_core.review.name_resolution import (
     UNDEFINED,
+    UNKNOWN,
+    Definition,
     Function,
+    Meaning,
     OwnModule,
     OwnNames,
     called,
@@ -141,10 +144,22 @@ def _collect_offered(scan: SourceScan, marks: _MarkedFunctions) -> None:
             found = offered.named(module, function, NAMED_SECTIONS[section])
             known.names += found.names
             known.is_complete &= found.is_complete
+    for name in HOOKS.keys() - {name for _, name, _ in marks.hooks}:
+        if any(_is_computed(scan.names.find(module, name)) for module in scan.names.parsed):
+            section = HOOKS[name].section
+            if section == "tools":
+                scan.is_complete = False
+            elif section in NAMED_SECTIONS:
+                scan.sections[section] = HookReturn(is_complete=False)
     for unseen in offered.unseen:
         hint = "`tavern plugins activate NAME` shows what it offers; names that are written out can be compared here"
         message = f"what is returned here cannot be seen without running it ({unseen.what}): it is not compared with plugin.yaml"
         scan.findings.append(Finding("CODE_UNSEEN", message, hint, Location(unseen.file, unseen.line, 1), "info"))
+
+
+def _is_computed(meaning: Meaning) -> bool:
+    """Whether a name may be a hook that is imported from another package, or made by a call."""
+    return meaning == UNKNOWN or (isinstance(meaning, Definition) and isinstance(meaning.node, ast.expr))
 
 
 def _missing_imports(names: OwnNames) -> Iterator[Finding]:

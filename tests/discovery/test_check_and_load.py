@@ -123,6 +123,14 @@ FINE: dict[str, Files] = {
         .replace("@tool", "class Glob:\n    def __init__(self, pattern):\n        pass\n\n\n@tool", 1)
         .replace("from tavern_core", "from typing import Annotated\nfrom tavern_core", 1)
     ),
+    "hooks that calls make": manifest(
+        YAML + "services: [clock]\n",
+        CLOCK.replace("def tavern_register_tools(ctx)", "def make_tools(ctx)")
+        .replace("def tavern_register_services(ctx)", "def make_services(ctx)")
+        .replace("@hookimpl\n", "")
+        + "\n\ndef hook(make):\n    return hookimpl(lambda ctx: make(ctx))\n\n\n"
+        "tavern_register_tools, tavern_register_services = hook(make_tools), hook(make_services)\n",
+    ),
     "workflows of a folder and of code": {
         **manifest(
             YAML + "workflows: {entry: flows}\n",
