@@ -211,6 +211,17 @@ def test_a_pending_plugin_that_is_refused_a_service_is_repaired_by_one_grant(wor
     assert ("not declared and granted" in error.message, error.fix) == (True, "tavern plugins grant one")
 
 
+def test_a_pending_plugin_that_is_refused_what_it_does_not_request_keeps_the_hint_about_that(
+    workshop: Workshop,
+) -> None:
+    needs = "permissions: {services: {use: [nodeManager]}}"
+    code = "@hookimpl\ndef tavern_start(ctx):\n    ctx.service('workflowManager')\n"
+    workshop.folder("one", TOOL + code, f"{HELLO}\n{needs}\n")
+    error = workshop.open().invoke_sync("one:hello").error
+    assert error is not None
+    assert error.fix.startswith("plugin.yaml: permissions: {services: {use: [workflowManager]}}, then ")
+
+
 @pytest.mark.slow
 def test_everything_is_activated_at_once_on_demand(workshop: Workshop) -> None:
     for name in ("one", "two"):

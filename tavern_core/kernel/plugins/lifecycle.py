@@ -14,21 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 
 from tavern_core.contract.permissions import TIER, TRUST
-from tavern_core.errors import (
-    ActivationFailed,
-    DependencyUnmet,
-    PluginError,
-    PluginNotFound,
-    PolicyDenied,
-    SettingsInvalid,
-)
+from tavern_core.errors import ActivationFailed, DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
@@ -282,7 +275,7 @@ class Lifecycle:
                 error.message, self.tables.settings.known_secrets.values
             )  # the hint quotes an error of the plugin's code
             error.args = (error.message,)
-            if record.condition.undecided and error.details.get("cause") == PolicyDenied.code:
+            if _waits_for(error.details.get("missing"), record.condition.undecided):
                 error.hint = f"tavern plugins grant {name}"  # rather than one right after the other
             if not isinstance(error, DependencyUnmet):  # dependencies are checked again after every change
                 record.activation_error = error
@@ -430,6 +423,17 @@ def _offers_one(record: PluginRecord, services: frozenset[str]) -> bool:
     candidate = record.candidate
     declared = candidate.facts.declared.get("services", ())
     return not services.isdisjoint(declared) and services.isdisjoint(candidate.overrides)
+
+
+def _waits_for(missing: object, undecided: Collection[str]) -> bool:
+    """Whether a refused permission, or another one for the same object, waits for a decision."""
+    objects = {_object(permission) for permission in undecided}
+    return isinstance(missing, list) and any(isinstance(one, str) and _object(one) in objects for one in missing)
+
+
+def _object(permission: str) -> tuple[str, str]:
+    """``service:use:clock`` → service, clock."""
+    return permission.partition(":")[0], permission.rpartition(":")[2]
 
 
 def _standing_of(record: PluginRecord, begun: PluginCondition) -> PluginCondition:

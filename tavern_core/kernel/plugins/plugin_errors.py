@@ -18,7 +18,9 @@ def as_activation_error(error: BaseException, candidate: PluginCandidate) -> Plu
         place = place_in_plugin(error, candidate.folder)
         is_own = candidate.folder is not None and place and Path(place).is_relative_to(candidate.folder)
         text = f"{candidate.name} could not be activated{f' at {place}' if is_own else ''}: {error.message}"
-        return ActivationFailed(text, hint=error.hint, findings=error.findings, cause=error.code)
+        missing = error.details.get("missing")
+        more = {"missing": [str(permission) for permission in missing]} if isinstance(missing, list) else {}
+        return ActivationFailed(text, hint=error.hint, findings=error.findings, cause=error.code, **more)
     place = place_in_plugin(error, candidate.folder)
     at = f" at {place}" if place else ""
     summary = redact_text(f"{type(error).__name__}: {_text(error)}".rstrip(": "))
