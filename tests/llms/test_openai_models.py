@@ -236,6 +236,10 @@ ODD: dict[str, tuple[Any, str]] = {
     "calls that are not a list": ({"choices": [{"message": {"tool_calls": 5}}]}, "`tool_calls` that are not a list"),
     "a call that is none": ({"choices": [{"message": {"tool_calls": [5]}}]}, "a tool call without a function"),
     "an error that is a text": ({"error": "out of memory"}, "reports an error: out of memory"),
+    "an error object alone": (
+        {"object": "error", "message": "out of memory", "code": 500},
+        "reports an error: out of memory",
+    ),
 }
 
 

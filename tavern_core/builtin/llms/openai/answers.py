@@ -67,7 +67,10 @@ class Completion:
         """
         if not isinstance(value, Mapping):
             raise self._odd("no object")
-        if error := value.get("error"):
+        error = value.get("error")
+        if not error and "choices" not in value and ("message" in value or "detail" in value):
+            error = value  # some servers send the error object itself
+        if error:
             raise UpstreamError(
                 f"{self._who} reports an error: {message_of(error)}",
                 hint="ask again",
