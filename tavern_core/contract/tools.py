@@ -107,6 +107,17 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         if not callable(function):
             raise UsageError(f"@tool marks a function, got {function!r}", hint="options go by name: @tool(name='x')")
         return _mark(function, ToolMark())
+    _refuse_wrong(options)
+    options["capabilities"] = frozenset(options.get("capabilities", ()))
+    options["tags"] = tuple(options.get("tags", ()))
+    options["examples"] = _examples(options.get("examples", ()))
+    if not isinstance(limits := options.get("limits", NO_LIMITS), ToolLimits):
+        options["limits"] = ToolLimits.from_json(dict(limits) if isinstance(limits, Mapping) else limits)
+    mark = ToolMark(**options)
+    return lambda marked: _mark(marked, mark)
+
+
+def _refuse_wrong(options: Mapping[str, Any]) -> None:
     known = ToolMark.__dataclass_fields__
     if unknown := sorted(options.keys() - known.keys()):
         from tavern_core.model.nearest import did_you_mean
@@ -116,13 +127,6 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     for key in ("capabilities", "tags"):
         if isinstance(options.get(key), str):
             raise UsageError(f"@tool({key}=...) takes a list of names, got the string {options[key]!r}")
-    options["capabilities"] = frozenset(options.get("capabilities", ()))
-    options["tags"] = tuple(options.get("tags", ()))
-    options["examples"] = _examples(options.get("examples", ()))
-    if not isinstance(limits := options.get("limits", NO_LIMITS), ToolLimits):
-        options["limits"] = ToolLimits.from_json(dict(limits) if isinstance(limits, Mapping) else limits)
-    mark = ToolMark(**options)
-    return lambda marked: _mark(marked, mark)
 
 
 def _mark(function: F, mark: ToolMark) -> F:
