@@ -58,10 +58,9 @@ def list_(
     everything: bool,
 ) -> None:
     """List the tools that the host may call."""
-    host = session.host()
+    known = session.host().tools
     if plugin is not None:
-        status_of(host, plugin)
-    known = host.tools
+        status_of(session.host(), plugin)
     context = None if permissions is None else caller(permissions, profile)
     visible = known.list(profile, context=context, usable=context is not None)
     shown = {spec.id for spec in visible}
@@ -87,8 +86,8 @@ def list_(
     rows = [
         (s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found
     ]
-    empty = "there are no tools; `tavern doctor` says why"
-    _table(session, ("tool", "description", "capabilities", "tags"), rows, empty)
+    columns = ("tool", "description", "capabilities", "tags")
+    _table(session, columns, rows, "there are no tools; `tavern doctor` says why")
 
 
 @tools.command()

@@ -308,10 +308,9 @@ def _whole(slot: Slot, chunks: list[Any]) -> Any:
 
 
 async def collect(scope: SchedulerPart, work: PreparedStep, inputs: dict[str, Any]) -> Any:
-    """The streams among the outputs of a workflow.
+    """The streams among the outputs of a workflow: those of a group are forwarded to its own, others are read to their end.
 
-    Those of a group are forwarded to the streams of the group. Otherwise, they are read to their end: text joined, everything
-    else as a list.
+    Text is joined, everything else becomes a list.
     """
     path = scope.prefix + work.step.id
 
