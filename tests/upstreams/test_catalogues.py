@@ -78,6 +78,14 @@ def test_a_look_at_another_tool_by_its_id_and_its_call_list_no_upstream(tmp_path
         assert system.listed == 1
 
 
+def test_a_permission_that_an_upstream_does_not_request_is_refused_with_the_file_that_decides_it(
+    tmp_path: Path,
+) -> None:
+    with opened(System(), tmp_path) as host, pytest.raises(UsageError, match="does not request 'gpu'") as caught:
+        host.grant("toy", "gpu")
+    assert "an upstream by its entry in tavern.yaml" in caught.value.hint
+
+
 def test_a_list_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
     system = System(etag="v1")
     with opened(system, tmp_path) as host:

@@ -267,7 +267,8 @@ def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to
 
 def _not_requested(plugin: str, name: str, requested: frozenset[str]) -> UsageError:
     if is_permission(name):
-        hint = f"it requests: {', '.join(sorted(requested)) or 'nothing'}; permissions are declared in its plugin.yaml"
+        where = "a plugin requests permissions in its plugin.yaml, an upstream by its entry in tavern.yaml"
+        hint = f"it requests: {', '.join(sorted(requested)) or 'nothing'}; {where}"
         return UsageError(f"{plugin} does not request {name!r}", hint=hint)
     close = did_you_mean(name, requested) or did_you_mean(name, known_permissions())
     return UsageError(
