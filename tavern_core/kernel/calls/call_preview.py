@@ -100,11 +100,10 @@ class CallPreview:
     ) -> CallError | None:
         """Why lists, rights, approval or budget would refuse a planned call; None: no reason is known.
 
-        Only gates of the host are called, as after an approval: gates of plugins may count their calls. No approval is
-        requested as long as some arguments are unknown, because it would cover another call.
+        Only gates of the host are called, as after an approval: gates of plugins may count their calls.
 
         Args:
-            arguments: what depends on the answer of an earlier call, or what a hook may change, is unknown.
+            arguments: what an earlier call or a hook may change is unknown; no approval is requested for the rest alone.
             context, key: as for `run`.
             earlier: number of calls before it.
         """
@@ -122,9 +121,8 @@ class CallPreview:
             requested = required_approval(
                 plan, call, await self.hooks.call_gates(own_gates(plan), asked, plan.hooks.tool_snapshot, mode)
             )
-            self._check_approval(
-                plan, asked, requested, is_whole=not plan.hooks.before and len(known) == len(arguments)
-            )
+            is_whole = not plan.hooks.before and len(known) == len(arguments)
+            self._check_approval(plan, asked, requested, is_whole=is_whole)
         except CallError as error:
             return error
         except Exception:  # noqa: BLE001, S110 - the call itself reports it
