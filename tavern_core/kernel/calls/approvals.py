@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
 
-from tavern_core.contract.stores import Record
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied, StateDamaged
 from tavern_core.kernel.calls.call_errors import MESSAGES
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals
+from tavern_core.kernel.calls.running_call import SingleUse
 from tavern_core.kernel.calls.taint_tracking import AFTER_READING
 from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.execution.portal import Portal
@@ -109,7 +109,7 @@ class Approvals:
         mode: ExecutionMode,
         left: float | None,
         emit: Callable[[Event], Any],
-    ) -> Record | None:
+    ) -> SingleUse | None:
         """Return when `call` is approved.
 
         Args:
@@ -118,7 +118,7 @@ class Approvals:
             emit: awaited with each event, for observers.
 
         Returns:
-            The stored approval that this call used up, as it was before; None: none was stored.
+            The stored approval that this call, or an earlier one with its key, used up; None: none was stored.
 
         Raises:
             ApprovalRequired: no approver is reachable now; the request is stored (APPROVAL_REQUIRED).
@@ -163,7 +163,7 @@ class Approvals:
         mode: ExecutionMode,
         emit: Callable[[Event], Any],
         end: float | None,
-    ) -> Record | None:
+    ) -> SingleUse | None:
         """Use the stored answer, or store a request to be answered later."""
         why = say(MESSAGES["needs_approval"], tool=request.tool, reason=request.reason)
         try:

@@ -26,6 +26,7 @@ from tavern_core.kernel.calls.call_preparation import give_copy
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.idempotency import Claim, Idempotency
 from tavern_core.kernel.calls.large_results import LargeResults
+from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
 from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
 from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
@@ -59,6 +60,7 @@ class CallGovernance:
     """Runs the tool of a call with the optional steps of this call. Holds no state of a call."""
 
     idempotency: Idempotency
+    plans: PlanTokens
     conclusion: Conclusion
     large: LargeResults
     limits: CallLimits
@@ -83,6 +85,8 @@ class CallGovernance:
             return taken_over(call, claim.replace(trace=call.trace(self.conclusion.series)))
         mark = held.set(held.get() | {claim.record.key})
         try:
+            if call.used_up:
+                await self.plans.take_over(call, mode)
             result: ToolResult = await plan.bounds.around(self, plan, call, mode)
         except BaseException as error:
             failed = mark_sources(call, failure(error_of(error, call), call.trace(self.conclusion.series)))

@@ -29,7 +29,7 @@ from tavern_core.errors import (
     UsageError,
 )
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.running_call import SingleUse, current
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.model.approval import Approval, ApprovalRequest
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, ToolCall, check_most, owner_name, owner_of
@@ -147,11 +147,11 @@ class StoredApprovals:
 
     def use_or_request(
         self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]
-    ) -> tuple[Approval, Record | None]:
+    ) -> tuple[Approval, SingleUse | None]:
         """Use up the stored answer to a request, or store a new request.
 
         Returns:
-            The answer; and the record for `PlanTokens.give_back`, if the answer was used up.
+            The answer; and its record, if it lets the call run once.
 
         Raises:
             ApprovalRequired: there is no answer yet (APPROVAL_REQUIRED); `details.approval` is its id.
@@ -159,9 +159,9 @@ class StoredApprovals:
             BudgetExceeded: too many requests of this caller wait already (BUDGET_EXCEEDED).
         """
         name, key, now = approval_id(request.fingerprint, definition), call.idempotency_key, time.time()
-        if key is not None and (repeated := self._repeated(name, key, now)) is not None:
-            return repeated, None
         for _ in range(100):
+            if key is not None and (repeated := self._repeated(name, key, now)) is not None:
+                return repeated
             turn, record = self._current(name)
             known = None if record is None else _stored(record)
             if record is None or known is None:
@@ -182,8 +182,10 @@ class StoredApprovals:
                 place = Record(_KEYED, _place(name, key), record.owner, "used", str(turn), now, now + self._key_seconds)
                 if (there := self.records.add(place)) is not None:
                     self.records.replace(replace(there, data=place.data, expires=place.expires))
-            if self.records.replace(self._used(record, key, now)):
-                return Approval(True, known.reason, known.decided_by), replace(record, version=record.version + 1)
+            used = self._used(record, key, now)
+            if self.records.replace(used):
+                own = SingleUse(replace(record, version=record.version + 1), used, is_own=True)
+                return Approval(True, known.reason, known.decided_by), own
         raise ApprovalRequired(f"{request.tool}: its approval is being used elsewhere", hint="call it again", **facts)
 
     def _current(self, name: str) -> tuple[int, Record | None]:
@@ -203,31 +205,33 @@ class StoredApprovals:
         elif int(counted.data or 0) == turn:
             self.records.replace(replace(counted, data=str(turn + 1), expires=expires))
 
-    def _repeated(self, name: str, key: str, now: float) -> Approval | None:
+    def _repeated(self, name: str, key: str, now: float) -> tuple[Approval, SingleUse] | None:
         """The approval that the call used before under this idempotency key."""
         place = self.records.get(_KEYED, _place(name, key))
         used = self.records.get(KIND, _nth(name, int(place.data or 0) if place is not None else 0))
         known = None if used is None else _stored(used)
         if used is None or known is None or known.state != "used" or not self._is_for(used, key, now):
             return None
-        return Approval(True, known.reason, known.decided_by)
+        before = replace(used, state="approved", expires=known.until)
+        return Approval(True, known.reason, known.decided_by), SingleUse(before, used, is_own=False)
 
     def _used(self, record: Record, key: str | None, now: float) -> Record:
         """An approved request, used up by a call with this idempotency key."""
-        data = _text({**json.loads(record.data), "key": key, "keyUntil": now + self._key_seconds})
+        digest = None if key is None else _digest(key)
+        data = _text({**json.loads(record.data), "key": digest, "keyUntil": now + self._key_seconds})
         return replace(record, state="used", data=data, expires=now + max(_KEPT_AFTER_S, self._key_seconds))
 
     def _is_for(self, used: Record, key: str, now: float) -> bool:
         """Whether a call under this idempotency key used the approval, and may be repeated under both."""
         data = json.loads(used.data)
-        # Earlier versions did not store how long the key is held.
+        # Earlier versions stored the key itself, and not how long it is held.
         until = data.get("keyUntil", used.expires - _KEPT_AFTER_S + self._key_seconds)
-        return bool(data.get("key") == key and now < until)
+        return data.get("key") in (key, _digest(key)) and bool(now < until)
 
-    def give_back(self, settled: tuple[Approval, Record | None]) -> None:
+    def give_back(self, settled: tuple[Approval, SingleUse | None]) -> None:
         """Make an approval usable again that `use_or_request` used up for a call that no longer waits."""
-        if settled[1] is not None:
-            self.records.replace(settled[1])
+        if settled[1] is not None and settled[1].is_own:
+            self.records.replace(settled[1].before)
 
     def check(self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]) -> None:
         """Return if the call is approved; use nothing up.
@@ -439,7 +443,11 @@ def _nth(name: str, turn: int) -> str:
 
 
 def _place(name: str, key: str) -> str:
-    return f"{name}\x1f{hashlib.sha256(key.encode('utf-8', 'backslashreplace')).hexdigest()}"
+    return f"{name}\x1f{_digest(key)}"
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()  # a key may contain secrets
 
 
 def _call_rule(mark: str, definition: str) -> str:

@@ -134,7 +134,7 @@ class Pipeline:
         self.limits = CallLimits.of(base.config.limits, base.config.artifacts)
         self.conclusion = Conclusion(hooks, base.recorder, base.known_secrets, self.series, self.numbers)
         large = LargeResults(self.limits, artifacts, self.series)
-        self.governance = CallGovernance(idempotency, self.conclusion, large, self.limits)
+        self.governance = CallGovernance(idempotency, plans, self.conclusion, large, self.limits)
         self.call_preview = CallPreview(compiler, hooks, approvals, plans, self.limits, self.series)
         self.observed_from = ""
         """Calls are observed once this module is imported: OpenTelemetry's SDK, or one always loaded; empty: never."""
@@ -327,8 +327,7 @@ class Pipeline:
             await self._check_gates(plan, call, mode)
         if token:
             used_up = await self.plans.use(token, plan, self._planned(plan, call, context), mode, call.seconds)
-            if used_up is not None:
-                call.used_up = (*call.used_up, used_up)
+            call.used_up = (*call.used_up, used_up)
         if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
             await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
         call.tool_arguments, call.call_for_tool = call.values or {}, call.call

@@ -21,9 +21,10 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from tavern_core.contract.stores import Record, RecordStore
-from tavern_core.errors import BudgetExceeded, CallMisused, CallTimeout, PolicyDenied, TavernError
+from tavern_core.errors import ApprovalRequired, BudgetExceeded, CallMisused, CallTimeout, PolicyDenied, TavernError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import definition_of, fingerprint
+from tavern_core.kernel.calls.running_call import RunningCall, SingleUse
 from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, TimeLimit
 from tavern_core.kernel.settings.result_redaction import StorageRedactor
@@ -136,21 +137,18 @@ class PlanTokens:
 
     async def use(
         self, token: str, plan: CallPlan, call: ToolCall, mode: ExecutionMode, left: float | None
-    ) -> Record | None:
+    ) -> SingleUse:
         """Use up a token for the call as it will run.
 
         Args:
             left: seconds until the deadline of the call; None: there is none.
-
-        Returns:
-            The record for `give_back`; None: an earlier call with this key used the token up.
 
         Raises:
             PolicyDenied: the call is not the planned one, or the token cannot be used (POLICY_DENIED).
         """
         record = await self.check(token, plan, call, mode, left)
         if record.state == "used":  # the key decides whether the tool runs
-            return None
+            return SingleUse(replace(record, state="open"), record, is_own=False)
         record_after_use = (
             "{}"
             if call.idempotency_key is None
@@ -165,21 +163,55 @@ class PlanTokens:
                 self._records.replace(before)
 
         if not await ask(mode, self._records, self._records.replace, used, seconds=left, undo=unused):
-            raise _refused("it was used just now")
-        return before
+            return await self.use(token, plan, call, mode, left)  # used just now: by a call with this key, or refused
+        return SingleUse(before, used, is_own=True)
 
-    async def give_back(self, used_up: tuple[Record, ...], mode: ExecutionMode) -> None:
+    async def take_over(self, call: RunningCall, mode: ExecutionMode) -> None:
+        """Make what lets a call run once its own: it holds its key now, and no other call of this key runs.
+
+        An earlier call with the key used it up, and may have given it back, or may be about to. After this, only this
+        call can give it back.
+
+        Raises:
+            ApprovalRequired: another call used the approval meanwhile (APPROVAL_REQUIRED).
+            PolicyDenied: another call used the token meanwhile (POLICY_DENIED).
+        """
+        taken: list[SingleUse] = []
+        for one in call.used_up:
+            mine = await ask(mode, self._records, self._mine, one, seconds=call.time_left())
+            if mine is None and one.used.kind == KIND:
+                raise _refused("it was used just now")
+            if mine is None:
+                raise ApprovalRequired(
+                    f"{call.written}: its approval was used by another call just now", hint="make the same call again"
+                )
+            taken.append(mine)
+            call.used_up = (*taken, *call.used_up[len(taken) :])
+
+    def _mine(self, one: SingleUse) -> SingleUse | None:
+        """What `one` is after this call has used it; None: another call with another key has."""
+        for _ in range(100):
+            known = self._records.get(one.used.kind, one.used.key)
+            if known is None or not (known.state == one.before.state or _has_same_key(known, one.used)):
+                return None
+            if self._records.replace(replace(one.used, version=known.version)):
+                return SingleUse(replace(one.before, version=known.version + 1), one.used, is_own=True)
+        return None
+
+    async def give_back(self, used_up: tuple[SingleUse, ...], mode: ExecutionMode) -> None:
         """Make the tokens and approvals of a call whose tool did not begin usable again, unless the store fails."""
         with suppress(TavernError, TimeLimit):
-            for record in used_up:
-                await ask(mode, self._records, self._records.replace, record, seconds=_GIVE_BACK_S)
+            for one in used_up:
+                if one.is_own:
+                    await ask(mode, self._records, self._records.replace, one.before, seconds=_GIVE_BACK_S)
 
-    def give_back_at_once(self, used_up: tuple[Record, ...]) -> None:
+    def give_back_at_once(self, used_up: tuple[SingleUse, ...]) -> None:
         """Do the same for a call that may not wait any more; with a slow store, they stay used."""
         if self._records.is_quick:
             with suppress(TavernError):
-                for record in used_up:
-                    self._records.replace(record)
+                for one in used_up:
+                    if one.is_own:
+                        self._records.replace(one.before)
 
     async def _open(self, token: object, mode: ExecutionMode, key: str | None, left: float | None) -> Record:
         if not isinstance(token, str) or not token.isascii() or not token.startswith("plan-") or len(token) > 80:
@@ -196,6 +228,10 @@ class PlanTokens:
         if record.state != "open" and not is_again:
             raise _refused("it was used before")
         return record
+
+
+def _has_same_key(known: Record, used: Record) -> bool:
+    return known.state == "used" and json.loads(known.data).get("key") == json.loads(used.data).get("key")
 
 
 def _digest(key: str) -> str:

@@ -50,6 +50,17 @@ class CallLimits:
         return cls(config.depth, config.argument_bytes, largest, config.keep_raw, artifacts.over, artifacts.preview)
 
 
+@dataclass(frozen=True, slots=True)
+class SingleUse:
+    """An approval or a plan token, which lets a call run once."""
+
+    before: Record
+    """The unused record, with the version that its store has now."""
+    used: Record
+    is_own: bool
+    """Whether this call used it up; False: an earlier call with the same idempotency key did."""
+
+
 class RunningCall:
     """The state of one call. Each step reads what earlier steps stored, and adds to it."""
 
@@ -124,9 +135,8 @@ class RunningCall:
     """Whether the beginning of the call is in the log."""
     is_cancelled: bool = False
     """Whether the call was cancelled (`Cancellation.cancel`), or its caller no longer waits for it."""
-    used_up: tuple[Record, ...] = ()
-    """The approval and the plan token that the call used up, as their records were before it.
-    They are given back if the tool does not begin."""
+    used_up: tuple[SingleUse, ...] = ()
+    """The approval and the plan token of the call. What it used up itself is given back if the tool does not begin."""
     is_unsure: bool = False
     """Whether an earlier attempt may have had an effect, so that the call may have had one."""
     is_again: bool = False
