@@ -372,6 +372,30 @@ def test_an_approver_approves_and_answers_no_questions_of_others(
 
 
 @pytest.mark.slow
+def test_a_budget_counts_the_call_of_a_job_once_although_it_is_made_again_after_the_approval(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    @tool(requires_approval=True)
+    def pay(amount: int) -> bool:
+        ran.append(amount)
+        return host.invoke_sync("t:more").ok
+
+    @tool
+    def more() -> None:
+        ran.append(0)
+
+    once = CallContext(principal="user:ann", budget=Budget(max_tool_calls=1))
+    with Tavern.open({}, home=tmp_path, plugins=[Plugin([pay, more], name="t")]) as host:
+        job = host.invoke_sync("t:pay", {"amount": 1}, context=once, job=True).job
+        assert job is not None
+        (question,) = host.wait(host.jobs.wait(job, 30)).questions
+        host.approvals.approve(question["id"], by=BOSS)
+        while host.wait(host.jobs.wait(job, 30)).status == "input_required":
+            pass  # the decision reaches it in a moment
+        assert host.jobs.result(job).value is False
+    assert ran == [1]
+
+
 def test_a_job_whose_approval_is_refused_fails() -> None:
     job = begun("pay", {"amount": 5}, context=ANN)
     (question,) = waited(job).questions

@@ -22,6 +22,9 @@ job_id: Final[ContextVar[str]] = ContextVar("tavern_job", default="")
 in_run: Final[ContextVar[bool]] = ContextVar("tavern_in_run", default=False)
 """Whether this code runs in a node of a workflow; its run waits for the calls, whether the run was started as a job or not."""
 
+is_made_again: Final[ContextVar[bool]] = ContextVar("tavern_made_again", default=False)
+"""Whether the next call is that of a job, made again after its approval: its caller's budget has counted it."""
+
 has_asked: Final[ContextVar[str]] = ContextVar("tavern_has_asked", default="")
 """The key of a job whose process ended while it waited for an answer, so that its call starts again; empty: none."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tavern_core.errors import BudgetExceeded, InputInvalid, PolicyDenied
 from tavern_core.kernel.access.approval_rules import ApprovalRule
+from tavern_core.kernel.calls.background_call_request import is_made_again
 from tavern_core.kernel.calls.call_errors import MESSAGES, explained, no_context, no_texts
 from tavern_core.kernel.calls.running_call import RunningCall
 from tavern_core.kernel.calls.taint_tracking import is_watched
@@ -69,7 +70,10 @@ def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = N
     if is_watched(context, outer):
         call.reads = {}
     if budget.max_tool_calls is not None:
-        check_budget(plan, context, context.ledger.draw() if ahead is None else context.ledger.drawn + ahead + 1)
+        if is_made_again.get():
+            is_made_again.set(False)
+        else:
+            check_budget(plan, context, context.ledger.draw() if ahead is None else context.ledger.drawn + ahead + 1)
     if seconds is not None:
         call.deadline = call.clock + seconds
     return context

@@ -32,7 +32,13 @@ from tavern_core.errors import (
     TavernError,
     UsageError,
 )
-from tavern_core.kernel.calls.background_call_request import has_asked, job_id, resume_point, without_slot
+from tavern_core.kernel.calls.background_call_request import (
+    has_asked,
+    is_made_again,
+    job_id,
+    resume_point,
+    without_slot,
+)
 from tavern_core.kernel.calls.cross_process_cancellation import asked_to_end
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals, denial
@@ -206,8 +212,8 @@ class RunningJobs:
     def _end_with(self, running: RunningJob, result: ToolResult, status: JobStatus) -> None:
         """Store the outcome of a job, unless the job is another process's, or left to be resumed."""
         if (
-            running.point and result.error is not None and result.error.outcome == "none"
-        ):  # its work continues elsewhere
+            (running.point or running.has_acted) and result.error is not None and result.error.outcome == "none"
+        ):  # its work continues elsewhere, or was done in part
             result = result.replace(error=replace(result.error, outcome="unknown"))
         is_unfinished = status == "cancelled" or result.status != ("ok" if result.ok else "error")
         if running.is_elsewhere or (running.is_left and is_unfinished):
@@ -350,6 +356,7 @@ class RunningJobs:
             if (denied := await self._approved(running, approval, result)) is not None:
                 rejected = replace(ToolError.of(denied), outcome=result.error.outcome)
                 return result.replace(value=None, status="error", error=rejected)
+            is_made_again.set(running.context is not None and running.context.budget.max_tool_calls is not None)
             if running.has_acted:  # its run goes on, and its key is held for it
                 has_asked.set(running.request.key or "")
 
