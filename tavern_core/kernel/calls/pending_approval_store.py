@@ -179,9 +179,7 @@ class StoredApprovals:
             if known.state == "rejected":
                 return Approval(False, known.reason, known.decided_by), None
             if key is not None and turn:
-                place = Record(_KEYED, _place(name, key), record.owner, "used", str(turn), now, now + self._key_seconds)
-                if (there := self.records.add(place)) is not None:
-                    self.records.replace(replace(there, data=place.data, expires=place.expires))
+                self._find_by(key, name, turn, now)
             used = self._used(record, key, now)
             if self.records.replace(used):
                 own = SingleUse(replace(record, version=record.version + 1), used, is_own=True)
@@ -204,6 +202,12 @@ class StoredApprovals:
             self.records.add(Record(_TURN, name, owner, "used", str(turn + 1), now, expires))
         elif int(counted.data or 0) == turn:
             self.records.replace(replace(counted, data=str(turn + 1), expires=expires))
+
+    def _find_by(self, key: str, name: str, turn: int, now: float) -> None:
+        """Let `_repeated` find the request after `turn` used ones by the key."""
+        place = Record(_KEYED, _place(name, key), "", "used", str(turn), now, now + self._key_seconds)
+        if (there := self.records.add(place)) is not None:
+            self.records.replace(replace(there, data=place.data, expires=place.expires))
 
     def _repeated(self, name: str, key: str, now: float) -> tuple[Approval, SingleUse] | None:
         """The approval that the call used before under this idempotency key."""

@@ -326,8 +326,8 @@ class Pipeline:
                 await self.plans.check(token, plan, self._planned(plan, call, context), mode, call.seconds)
             await self._check_gates(plan, call, mode)
         if token:
-            used_up = await self.plans.use(token, plan, self._planned(plan, call, context), mode, call.seconds)
-            call.used_up = (*call.used_up, used_up)
+            planned = self._planned(plan, call, context)
+            call.used_up += (await self.plans.use(token, plan, planned, mode, call.seconds),)
         if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
             await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
         call.tool_arguments, call.call_for_tool = call.values or {}, call.call
