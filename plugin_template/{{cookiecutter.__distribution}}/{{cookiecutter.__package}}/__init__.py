@@ -15,7 +15,7 @@ class Tools:
 
     @tool(read_only=True, examples=[{"name": "Ada"}])
     def greet(self, name: Annotated[str, "Who to greet"] = "World") -> str:
-        """Greet somebody."""
+        """Greet a person."""
         return f"{self._ctx.get_config('greeting')}, {name or 'World'}!"
 
 
