@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
@@ -45,16 +46,7 @@ async def result_of_task(
     task_id = state.get("taskId")
     if not isinstance(task_id, str) or not 0 < len(task_id) <= _LONGEST_ID or not task_id.isprintable():
         raise UpstreamError(f"{tool}: the server began a task without an id that can be used", outcome="unknown")
-    rounds, task = 0, {"taskId": task_id}
-
-    async def request(method: str, **params: Any) -> dict[str, Any]:
-        try:
-            return await server.request(method, {**task, **params}, task_id)
-        except CallError as error:
-            if error.outcome == "none":  # of the request; the task has begun
-                error.outcome = "unknown"
-            raise
-
+    request, rounds = partial(_about_task, server, task_id), 0
     try:
         while (status := state.get("status")) in ("working", "input_required", "submitted"):
             if status == "input_required" and is_old:  # the server asks only a client that waits for the result
@@ -77,6 +69,16 @@ async def result_of_task(
     if status == "completed":
         return await request("tasks/result") if is_old else _inline_result(state, tool)
     raise _end_of(state, tool)
+
+
+async def _about_task(server: Requester, task_id: str, method: str, **params: Any) -> dict[str, Any]:
+    """A request about a task that has begun, so if it fails, the outcome of the call is not known."""
+    try:
+        return await server.request(method, {"taskId": task_id, **params}, task_id)
+    except CallError as error:
+        if error.outcome == "none":
+            error.outcome = "unknown"
+        raise
 
 
 def _inline_result(state: Mapping[str, Any], tool: str) -> dict[str, Any]:
