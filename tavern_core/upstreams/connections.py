@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
@@ -254,14 +254,14 @@ class UpstreamConnections:
             await self.close(entry.name)
 
     async def close(self, *names: str) -> None:
-        """Close the connections to these upstreams; without names: to all, permanently."""
+        """Close the connections to these upstreams; without names: to all, permanently, after their calls."""
         self._are_closed = self._are_closed or not names
         chosen = names or tuple({*self._sessions, *self._in_process})
         sessions = [s for name in chosen for s in self._sessions.pop(name, {}).values()]
         if not names:
             sessions += self._ending
         if sessions:
-            await self.on_loop(_close_all(sessions))
+            await self.on_loop(_close_all(sessions) if names else self._close_all_after_calls(sessions))
         await self._close_in_process(*chosen)
 
     async def _close_in_process(self, *names: str) -> None:
@@ -273,9 +273,12 @@ class UpstreamConnections:
         sessions = list(self._sessions.pop(name, {}).values())
         self._ending.update(sessions)
         await self._close_in_process(name)
+        await self._close_all_after_calls(sessions)
+        self._ending.difference_update(sessions)
+
+    async def _close_all_after_calls(self, sessions: Sequence[UpstreamSession]) -> None:
         within_s = self._base.config.limits.drain_ms / 1000
         await asyncio.gather(*(session.close_after_calls(within_s) for session in sessions))
-        self._ending.difference_update(sessions)
 
     async def adapter(self, entry: UpstreamSystem) -> Adapter:
         """The adapter for an upstream's kind, after activating its plugin.

@@ -20,6 +20,23 @@ from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.upstreams import session
 from tests.upstreams.toy import ECHO, INTEGER, System, ToyConnection, lost, opened
 
+
+class HeldCall:
+    """A call that the host's loop, which may be that of another thread, answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+
+    async def answer(self, *_: Any) -> str:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self.began.set()
+        await self._end.wait()
+        return "done"
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+
+
 BOSS = CallContext(principal="user:boss", user_id="boss", roles=frozenset({"approver"}))
 
 
@@ -584,23 +601,17 @@ def test_an_upstream_that_may_no_longer_be_used_is_closed_after_its_calls_within
     how: str, drain_ms: int, tmp_path: Path
 ) -> None:
     async def changed_during_a_call() -> Any:
-        began, may_end = asyncio.Event(), asyncio.Event()
-
-        async def answer(*_: Any) -> str:
-            began.set()
-            await may_end.wait()
-            return "done"
-
-        system.answer = answer
+        held = HeldCall()
+        system.answer = held.answer
         async with opened(system, tmp_path, config={"limits": {"drainMs": drain_ms}}) as host:
             call = asyncio.create_task(host.invoke("toy:echo", {"x": 1}))
-            await began.wait()
+            await asyncio.to_thread(held.began.wait, 10)
             change = asyncio.create_task(getattr(host.plugins, how)("toy"))
             for _ in range(50):  # turns in which the connection could be closed
                 await asyncio.sleep(0)
             if drain_ms == 1:
                 await call
-            may_end.set()
+            held.end()
             await change
             assert not (await host.invoke("toy:echo", {"x": 1})).ok
             return await call
@@ -608,6 +619,26 @@ def test_an_upstream_that_may_no_longer_be_used_is_closed_after_its_calls_within
     system = System(tools=(ECHO,))
     result = asyncio.run(changed_during_a_call())
     assert (result.value or result.error.kind) == ("CONNECTION_LOST" if drain_ms == 1 else "done")
+    assert system.connected == 1 == system.closed
+
+
+@pytest.mark.slow
+def test_a_running_call_ends_before_the_host_is_closed(tmp_path: Path) -> None:
+    async def closed_during_a_call() -> Any:
+        held = HeldCall()
+        system.answer = held.answer
+        async with opened(system, tmp_path) as host:
+            call = asyncio.create_task(host.invoke("toy:echo", {"x": 1}))
+            await asyncio.to_thread(held.began.wait, 10)
+            closing = asyncio.create_task(host.close())
+            for _ in range(50):  # turns in which the connection could be closed
+                await asyncio.sleep(0)
+            held.end()
+            await closing
+        return await call
+
+    system = System(tools=(ECHO,))
+    assert asyncio.run(closed_during_a_call()).value == "done"
     assert system.connected == 1 == system.closed
 
 
