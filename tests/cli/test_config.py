@@ -200,6 +200,7 @@ def test_a_linked_file_stays_a_link_and_toml_is_left_to_people(tavern: Run, proj
         ("limits: {}\n", ("limits", "depth"), 3, "limits: {depth: 3}\n"),
         ("limits: {threads: 2} # two\n", ("limits", "depth"), 3, "limits: {threads: 2, depth: 3} # two\n"),
         ("limits: {  # all\n  threads: 2  # two\n}\n", ("limits", "depth"), 3, "limits: {  # all\n  threads: 2,  # two\n  depth: 3\n}\n"),
+        ("config: {a: }\n", ("config", "b"), 3, "config: {a: , b: 3 }\n"),
         ("limits: {\n  threads: 2,\n}\n", ("limits", "depth"), 3, "limits: {\n  threads: 2,\n  depth: 3\n}\n"),
         ("limits: {\n  # nothing yet\n}\n", ("limits", "depth"), 3, "limits: {depth: 3\n  # nothing yet\n}\n"),
         ("limits:\n  depth: 1 # one\n\n# end\n", ("limits", "depth"), 3, "limits:\n  depth: 3 # one\n\n# end\n"),

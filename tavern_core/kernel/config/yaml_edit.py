@@ -229,7 +229,8 @@ def _appended(text: str, node: yaml.MappingNode, members: Sequence[tuple[Keys, s
             return text[:start] + ", ".join(written) + text[start:]
         end = _end(node.value[-1][1])
         comma = re.match(r"\s*,", text[end:])
-        before, after = (text[:end] + comma[0], text[end + comma.end() :]) if comma else (text[:end] + ",", text[end:])
+        separator = comma[0] if comma else " ," if text[:end].endswith(":") else ","  # `{a:,}` would be one word
+        before, after = text[:end] + separator, text[end + (comma.end() if comma else 0) :]
         rest = re.match(r"[ \t]*(?:#[^\n]*)?\n", after)
         if rest is None:
             return f"{before} {', '.join(written)}{after}"
