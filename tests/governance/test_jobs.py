@@ -31,6 +31,7 @@ from tavern_core import Budget, CallContext, Plugin, Tavern, ToolContext, hookim
 from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.stores import Record
 from tavern_core.errors import (
+    ApprovalRequired,
     CallMisused,
     ConnectionLost,
     JobNotFound,
@@ -451,6 +452,40 @@ def test_a_job_that_runs_while_the_clock_jumps_has_its_result(
             goes_on.set()
             assert other.wait(other.jobs.wait(job, 30)).status == "completed"
             assert other.jobs.result(job).value == "done"
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize(("outcome", "times"), [("none", 2), ("unknown", 1)])
+def test_a_tool_that_needs_an_approval_of_its_own_is_called_again_only_if_it_did_nothing(
+    tmp_path: Path, outcome: Any, times: int, key: str | None
+) -> None:
+    done: list[str] = []
+    hurried = CallContext(principal="user:ann", user_id="ann", budget=Budget(timeout_ms=30_000))
+
+    @tool
+    def buy() -> None:
+        done.append("buy")
+        if (error := host.invoke_sync("t:pay").error) is not None:
+            raise ApprovalRequired("pay waits", outcome=outcome, approval=error.details["approval"])
+
+    @tool(requires_approval=True)
+    def pay() -> None:
+        done.append("pay")
+
+    with Tavern.open({}, home=tmp_path, plugins=[Plugin([buy, pay], name="t")]) as host:
+        job = host.invoke_sync("t:buy", context=ANN, job=True, idempotency_key=key).job
+        assert job is not None
+        host.wait(host.jobs.wait(job, 30))
+        (pending,) = host.approvals.list()
+        host.approvals.approve(pending.id, by=BOSS)
+        while not host.jobs[job].is_over:
+            host.wait(host.jobs.wait(job, 30))
+        error = host.jobs.result(job).error
+        if key is not None:
+            again = host.invoke_sync("t:buy", context=hurried, idempotency_key=key).error
+            assert (again and again.kind) == (error and error.kind)
+    assert (error and (error.kind, error.outcome)) == (("APPROVAL_REQUIRED", "unknown") if times == 1 else None)
+    assert done == ["buy"] * times + ["pay"] * (times - 1)
 
 
 def test_a_job_that_was_stored_although_its_store_failed_is_cancelled(tmp_path: Path) -> None:

@@ -335,6 +335,7 @@ class Idempotency:
             error is not None
             and error.kind == "APPROVAL_REQUIRED"
             and error.outcome != "none"
+            and plan.spec.kind == "workflow"
             and "approval" in error.details
         ):
             run = str(error.details["runId"])  # its job waits for the approval, and goes on with the run

@@ -353,6 +353,8 @@ class RunningJobs:
             approval = result.error.details.get("approval") if result.error is not None else None
             if result.error is None or result.status != "input_required" or not isinstance(approval, str):
                 return result
+            if result.error.outcome != "none" and result.error.details.get("runId") != running.id:
+                return result  # only a run goes on where it was; a tool would do again what it may have done
             if (denied := await self._approved(running, approval, result)) is not None:
                 rejected = replace(ToolError.of(denied), outcome=result.error.outcome)
                 return result.replace(value=None, status="error", error=rejected)
