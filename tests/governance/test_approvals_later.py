@@ -219,6 +219,29 @@ def test_each_approval_is_a_request_of_its_own_and_keeps_its_key(office: Office)
     assert office.ran == [5, 5, 5]
 
 
+def test_a_call_that_looks_for_its_key_while_an_equal_one_runs_requests_no_further_approval(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with office.open() as host, office.open() as other:
+        host.approvals.approve(pending(host, idempotency_key="k"), by=BOSS)
+        get, asked, meanwhile = host.approvals.records.get, list[str](), ["k", "another key"]
+
+        def get_slowly(kind: str, key: str) -> Any:
+            record = get(kind, key)
+            asked.append(kind)
+            while asked[-2:] == ["approval-key", "approval"] and meanwhile:
+                options = {"context": ANN, "idempotency_key": meanwhile.pop(0)}
+                thread = threading.Thread(target=other.invoke_sync, args=("o:pay", {"amount": 5}), kwargs=options)
+                thread.start()
+                thread.join()
+            return record
+
+        monkeypatch.setattr(host.approvals.records, "get", get_slowly)
+        assert host.invoke_sync("o:pay", {"amount": 5}, context=ANN, idempotency_key="k").ok
+        assert not meanwhile and len(host.approvals.list()) == 1  # that of the other key
+    assert office.ran == [5]
+
+
 @pytest.mark.parametrize(("hours", "is_repeated"), [(23, True), (25, False)])
 def test_an_approval_that_an_earlier_version_used_holds_as_long_as_its_key(
     office: Office, hours: int, is_repeated: bool

@@ -160,9 +160,9 @@ class StoredApprovals:
         """
         name, key, now = approval_id(request.fingerprint, definition), call.idempotency_key, time.time()
         for _ in range(100):
+            turn, record = self._current(name)  # before the key: a use of an earlier request is stored by then
             if key is not None and (repeated := self._repeated(name, key, now)) is not None:
                 return repeated
-            turn, record = self._current(name)
             known = None if record is None else _stored(record)
             if record is None or known is None:
                 if self._store_request(record, call, request, definition, _nth(name, turn)):

@@ -178,9 +178,9 @@ class PlanTokens:
         """
         taken: list[SingleUse] = []
         for one in call.used_up:
-            mine = await ask(mode, self._records, self._mine, one, seconds=call.time_left())
+            mine = await ask(mode, self._records, self._mine, one, seconds=call.time_left(), undo=self._unused)
             if mine is None and one.used.kind == KIND:
-                raise _refused("it was used just now")
+                raise _refused("it was used just now, or has expired")
             if mine is None:
                 raise ApprovalRequired(
                     f"{call.written}: its approval was used by another call just now", hint="make the same call again"
@@ -197,6 +197,10 @@ class PlanTokens:
             if self._records.replace(replace(one.used, version=known.version)):
                 return SingleUse(replace(one.before, version=known.version + 1), one.used, is_own=True)
         return None
+
+    def _unused(self, mine: SingleUse | None) -> None:
+        if mine is not None:
+            self._records.replace(mine.before)
 
     async def give_back(self, used_up: tuple[SingleUse, ...], mode: ExecutionMode) -> None:
         """Make the tokens and approvals of a call whose tool did not begin usable again, unless the store fails."""
