@@ -14,6 +14,7 @@ from tavern_core import tam
 from tavern_core.kernel.calls.text_call_report import render_feedback
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.text_call import Step, TextOutcome
+from tests.counting import calls_made
 from tests.rows import each_row
 
 
@@ -123,6 +124,14 @@ EMBEDDED = {"type": "resource", "resource": {"uri": "a:b", "text": "meow", "blob
 def test_every_kind_of_result_is_reported(result, lines):
     text = render_feedback([step(result=result)], language="en")
     assert all(line in text for line in lines), text
+
+
+def test_of_very_many_links_only_the_listed_ones_are_looked_up_in_the_value():
+    def work(links: int) -> int:
+        content = tuple({**LINK, "uri": f"artifact:art-{number}"} for number in range(links))
+        return calls_made(lambda: render_feedback([step(result=ToolResult(True, "a cat", content=content))]))
+
+    assert work(400) < work(200) + 100
 
 
 @each_row(

@@ -47,6 +47,8 @@ _MOST_PROBLEMS: Final = 50
 _LONGEST_BLOCK: Final = 4_000
 _SHOWS_CALL: Final = ("looks_like_call", "missing_command")
 """Problems whose hint shows the model's own call, corrected; other hints are text."""
+_JSON_TEXT: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+"""A text in JSON."""
 _REWRITTEN: Final = "\0"
 """Marks the beginning of a corrected call."""
 
@@ -219,15 +221,17 @@ def _own_parts(result: ToolResult) -> list[tuple[str, Any]]:
         blocks, derived = result.content, ToolResult(result.ok, result.value).content
     except Exception:  # noqa: BLE001 - content is made from the value, and this value is not JSON: it is shown as one below
         return []
-    value = _as_json(result.value)
+    in_value = set(_JSON_TEXT.findall(_as_json(result.value)))
     parts: list[tuple[str, Any]] = []
     for block in blocks if blocks != derived else ():
+        if len(parts) == _MOST_DETAILS:
+            break
         if block.get("type") == "text":
             if isinstance(text := block.get("text"), str) and text != result.value:
                 parts.append(("text", text))
-        elif not (isinstance(uri := block.get("uri"), str) and _as_json(uri) in value):
+        elif not (isinstance(uri := block.get("uri"), str) and _as_json(uri) in in_value):
             parts.append(("content", without_bytes(block)))
-    return parts[:_MOST_DETAILS]
+    return parts
 
 
 def without_bytes(block: Mapping[str, Any]) -> dict[str, Any]:
