@@ -246,6 +246,20 @@ def test_a_chain_with_an_approved_step_is_repeated_for_its_answers(opened: Opene
         assert outcome.ok and notes.done == ["a", "b"]
 
 
+@pytest.mark.parametrize("remember", ["", "call", "tool"])
+def test_nothing_of_a_chain_runs_when_the_approval_of_a_later_step_was_rejected(
+    opened: Opened, notes: Notes, remember: Any
+) -> None:
+    host = opened(tools(notes, name="notes"), config={"approval": {"ask": ["notes:fail"]}})
+    text = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:fail"))
+    context = CallContext(principal="user:ann")
+    assert kinds(said(host, text, context=context)) == ["APPROVAL_REQUIRED"]
+    (waiting,) = host.approvals.list()
+    host.approvals.reject(waiting.id, remember=remember)
+    assert kinds(said(host, text, context=context)) == ["APPROVAL_REJECTED"]
+    assert notes.done == []
+
+
 class Shouting:
     @hookimpl
     def tavern_before_execute(self, call: Any, tool: Any, ctx: Any) -> dict[str, Any] | None:

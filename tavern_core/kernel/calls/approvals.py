@@ -187,13 +187,21 @@ class Approvals:
             return None  # approval is requested, as without rules
 
     def check_possible(self, plan: CallPlan, call: ToolCall, requested: RequestedApproval) -> None:
-        """Return if an approver can be asked or an answer is stored. Raises ApprovalRequired."""
+        """Return if an approver can be asked, or has approved the call.
+
+        Raises:
+            ApprovalRequired: there is no answer yet; the request is stored (APPROVAL_REQUIRED).
+            ApprovalRejected: it was refused (APPROVAL_REJECTED).
+        """
         mark, definition = fingerprint(call, plan.spec), _definition(plan, requested)
-        if self._approver is not None or self._ruled(call, mark, definition, is_run=False) is not None:
+        answer = self._recalled(plan, mark + definition) or self._ruled(call, mark, definition, is_run=False)
+        if answer is None and self._approver is not None:
             return
         request = _request(plan, call, requested, mark, time.time() + self._seconds)
-        why = say(MESSAGES["needs_approval"], tool=plan.id, reason=requested.reason)
-        self.stored.check(call, request, definition, why, {"tool": plan.id})
+        if answer is None:
+            why = say(MESSAGES["needs_approval"], tool=plan.id, reason=requested.reason)
+            answer = self.stored.check(call, request, definition, why, {"tool": plan.id})
+        _judge(answer, request, {})
 
     async def _ask(self, request: ApprovalRequest, mode: ExecutionMode, seconds: float) -> Any:
         """The callback's answer. A callback that raises or exits has failed."""

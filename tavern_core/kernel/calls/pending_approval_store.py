@@ -237,17 +237,22 @@ class StoredApprovals:
         if settled[1] is not None and settled[1].is_own:
             self.records.replace(settled[1].before)
 
-    def check(self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]) -> None:
-        """Return if the call is approved; use nothing up.
+    def check(
+        self, call: ToolCall, request: ApprovalRequest, definition: str, why: str, facts: dict[str, Any]
+    ) -> Approval:
+        """The stored answer; nothing is used up.
 
         Raises:
             ApprovalRequired: there is no answer yet; the request is stored (APPROVAL_REQUIRED).
-            ApprovalRejected: it was refused (APPROVAL_REJECTED).
+            ApprovalRejected: no answer came in time (APPROVAL_REJECTED).
         """
         record = self._current(approval_id(request.fingerprint, definition))[1]
         known = None if record is None else _stored(record)
-        if known is None or known.state != "approved":
-            self.use_or_request(call, request, definition, why, facts)
+        if known is not None and known.state == "approved":
+            return Approval(True, known.reason, known.decided_by)
+        settled = self.use_or_request(call, request, definition, why, facts)
+        self.give_back(settled)  # it was approved just now
+        return settled[0]
 
     def _store_request(
         self, old: Record | None, call: ToolCall, request: ApprovalRequest, definition: str, name: str
