@@ -409,6 +409,7 @@ PLACES: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = [
     ({"path": "users/:编号"}, {"编号": "甲"}, "POST /webhook/users/%E7%94%B2", {}),
     ({"path": "users/:संख्या/:user-id"}, {"संख्या": 7, "user-id": 8}, "POST /webhook/users/7/8", {}),
     ({"path": "users/:id/mail"}, {"id": "a/../b", "x": 1}, "POST /webhook/users/a%2F..%2Fb/mail", {"x": 1}),
+    ({"path": "users/:id/copies/:id"}, {"id": 7}, "POST /webhook/users/7/copies/7", {}),
     ({"path": "größe"}, {}, "POST /webhook/gr%C3%B6%C3%9Fe", {}),
 ]
 """The webhook, arguments, what was asked, and the body."""

@@ -173,7 +173,8 @@ def _path(path: str, arguments: Mapping[str, Any], safe: str = "") -> tuple[str,
     remaining, parts = dict(arguments), []
     for part in path.split("/"):
         if part[:1] == ":" and (name := part[1:]):
-            value = remaining.pop(name, None)
+            value = arguments.get(name)
+            remaining.pop(name, None)
             if not isinstance(value, str | int | float) or str(value) in ("", ".", ".."):
                 text = f"{name} is part of the path of this webhook: a text or a number is needed"
                 raise ToolFailed(text, hint=f"pass {name!r}")

@@ -145,10 +145,8 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
 
 def _of_path(parts: Iterable[str]) -> dict[str, Any]:
     """Parameters that nobody declares: anything, and what the path needs."""
-    names = [part[1:] for part in parts if part[:1] == ":" and part[1:]]
-    if not names:
-        return _ANYTHING
-    return {**_ANYTHING, "properties": dict.fromkeys(names, _IN_PATH), "required": names}
+    properties = {part[1:]: _IN_PATH for part in parts if part[:1] == ":" and part[1:]}
+    return {**_ANYTHING, "properties": properties, "required": [*properties]} if properties else _ANYTHING
 
 
 def _mark(workflow: Mapping[str, Any]) -> Mapping[str, Any]:
