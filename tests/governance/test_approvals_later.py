@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Plugin, Tavern, deny, hookimpl, require_approval, tool
-from tavern_core.errors import PolicyDenied, UsageError
+from tavern_core.errors import PolicyDenied, UpstreamError, UsageError
 from tavern_core.kernel.stores.sqlite_records import SqliteRecords
 from tests import programs
 from tests.governance import redis_server
@@ -658,6 +658,33 @@ def test_what_lets_a_call_run_once_does_so_also_when_another_call_takes_its_key_
             assert (await paid("k")).value == "paid"
 
     asyncio.run(main())
+    assert ran == ["pay"]
+
+
+@pytest.mark.parametrize("way", ["an approval", "a plan token"])
+def test_what_lets_a_call_run_once_is_not_given_back_by_a_call_that_repeats_one_that_began(
+    tmp_path: Path, way: str
+) -> None:
+    ran: list[str] = []
+
+    @tool(requires_approval=way == "an approval")
+    def pay() -> None:
+        ran.append("pay")
+        raise UpstreamError("the bank is closed", outcome="none", retryable=True)
+
+    config = {"limits": {"tools": {"o:pay": {"breaker": {"failures": 1, "restMs": 60_000}}}}}
+    with Tavern.open(config, home=tmp_path / "home", plugins=[Plugin([pay], name="o")]) as host:
+        token = host.invoke_sync("o:pay", dry_run=True, context=ANN).value["planToken"]
+
+        def paid(key: str | None) -> Any:
+            if way == "a plan token":
+                return host.commit_sync(token, context=ANN, idempotency_key=key)
+            return host.invoke_sync("o:pay", context=ANN, idempotency_key=key)
+
+        if way == "an approval":
+            host.approvals.approve(paid("k").error.details["approval"], by=BOSS)
+        assert [paid("k").error.kind for _ in range(2)] == ["UPSTREAM_ERROR", "CIRCUIT_OPEN"]
+        assert paid(None).error.kind == ("APPROVAL_REQUIRED" if way == "an approval" else "POLICY_DENIED")
     assert ran == ["pay"]
 
 

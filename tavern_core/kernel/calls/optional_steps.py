@@ -90,6 +90,8 @@ class CallGovernance:
             result: ToolResult = await plan.bounds.around(self, plan, call, mode)
         except BaseException as error:
             failed = mark_sources(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
+            if call.used_up and did_nothing(call, failed):  # before an equal call takes the key over
+                self.plans.give_back_at_once(call.used_up)
             await self.idempotency.finish(claim, plan, call, self.conclusion.redacted(call, failed), mode)
             raise
         finally:
@@ -381,6 +383,16 @@ _STEPS: Final[dict[str, _Step]] = {
     "deadlines": CallGovernance._timed,
 }
 """From outermost to innermost."""
+
+
+def did_nothing(call: RunningCall, result: ToolResult) -> bool:
+    """Whether a failed call had no effect: its tool did not begin, or is a workflow that awaits its first approval."""
+    error, plan = result.error, call.plan
+    if error is None or error.outcome != "none":
+        return False
+    return call.token is None or (
+        error.kind == "APPROVAL_REQUIRED" and plan is not None and plan.spec.kind == "workflow"
+    )
 
 
 def steps_of(limiter: ToolLimiter | None) -> tuple[NestedStep, tuple[PlanStep, ...]]:

@@ -49,7 +49,7 @@ from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.idempotency import Idempotency
 from tavern_core.kernel.calls.large_results import ArtifactStore, LargeResults
-from tavern_core.kernel.calls.optional_steps import CallGovernance
+from tavern_core.kernel.calls.optional_steps import CallGovernance, did_nothing
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
 from tavern_core.kernel.calls.running_call import (
@@ -236,7 +236,7 @@ class Pipeline:
             BaseException: Ctrl-C, or the cancellation of the caller's own task; the call has been recorded by then.
         """
         result = self._failed(call, error)
-        is_to_give_back = bool(call.used_up) and _did_nothing(call, result)
+        is_to_give_back = bool(call.used_up) and did_nothing(call, result)
         if not _must_not_wait(error, call):
             if is_to_give_back:
                 await self.plans.give_back(call.used_up, mode)
@@ -454,16 +454,6 @@ def _only_follows(plan: CallPlan, call: RunningCall) -> bool:
     """Whether this is a resumed job's own call, whose work was begun before: its adapter only waits for the end."""
     point = resume_point.get()
     return point is not None and point.is_of(call.arguments) and point.followed == definition_of(plan.spec)
-
-
-def _did_nothing(call: RunningCall, result: ToolResult) -> bool:
-    """Whether a failed call had no effect: its tool did not begin, or is a workflow that awaits its first approval."""
-    error, plan = result.error, call.plan
-    if error is None or error.outcome != "none":
-        return False
-    return call.token is None or (
-        error.kind == "APPROVAL_REQUIRED" and plan is not None and plan.spec.kind == "workflow"
-    )
 
 
 def _must_not_wait(error: BaseException, call: RunningCall) -> bool:

@@ -169,8 +169,8 @@ class PlanTokens:
     async def take_over(self, call: RunningCall, mode: ExecutionMode) -> None:
         """Make what lets a call run once its own: it holds its key now, and no other call of this key runs.
 
-        An earlier call with the key used it up, and may have given it back, or may be about to. After this, only this
-        call can give it back.
+        An earlier call with the key used it up, and may have given it back, or may be about to. After this, no earlier
+        call can give it back; this one can if it has been given back.
 
         Raises:
             ApprovalRequired: another call used the approval meanwhile (APPROVAL_REQUIRED).
@@ -194,12 +194,15 @@ class PlanTokens:
             known = self._records.get(one.used.kind, one.used.key)
             if known is None or not (known.state == one.before.state or _has_same_key(known, one.used)):
                 return None
+            if one.is_own and known.version == one.before.version:
+                return one
             if self._records.replace(replace(one.used, version=known.version)):
-                return SingleUse(replace(one.before, version=known.version + 1), one.used, is_own=True)
+                is_own = known.state == one.before.state  # else an earlier call may have begun under it
+                return SingleUse(replace(one.before, version=known.version + 1), one.used, is_own=is_own)
         return None
 
     def _unused(self, mine: SingleUse | None) -> None:
-        if mine is not None:
+        if mine is not None and mine.is_own:
             self._records.replace(mine.before)
 
     async def give_back(self, used_up: tuple[SingleUse, ...], mode: ExecutionMode) -> None:
