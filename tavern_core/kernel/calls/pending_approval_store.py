@@ -5,7 +5,8 @@
        '--no answer in time--> expired, which is a denial
 
 A request covers one call: the tool and its definition, the caller, every argument. When the same call is made again
-after its approval was used, that is a new request with an id of its own. The approver must not be the caller. A rule gives the same answer to later requests: for the same call, or for every call of this tool by this caller.
+after its approval was used, that is a new request with an id of its own. The approver must not be the caller. A rule gives
+the same answer to later requests: for the same call, or for every call of this tool by this caller.
 """
 
 from __future__ import annotations
@@ -194,9 +195,8 @@ class StoredApprovals:
 
     def _count(self, name: str, turn: int, owner: str, now: float) -> None:
         """Let the call have a new request after this one. Only one of several processes does."""
-        expires = (
-            now + 2 * self._seconds + max(_KEPT_AFTER_S, self._key_seconds) + 86_400.0
-        )  # later than the new request
+        # Later than the new request expires.
+        expires = now + 2 * self._seconds + max(_KEPT_AFTER_S, self._key_seconds) + 86_400.0
         counted = self.records.get(_TURN, name)
         if counted is None:
             self.records.add(Record(_TURN, name, owner, "used", str(turn + 1), now, expires))
