@@ -239,7 +239,7 @@ def test_an_alias_is_granted_under_its_canonical_name(tmp_path: Path) -> None:
     [
         ("hook:server:tool:chek", "is not a permission", f"did you mean {CHECK!r}"),
         ("read:f", "is not a permission", "did you mean 'read:fs'"),
-        ("gpu", "does not request 'gpu'", "declared in its plugin.yaml"),
+        ("gpu", "does not request 'gpu'", "in its plugin.yaml"),
         ("network:*", "requests nothing that 'network:*' covers", "it requests:"),
         ("danger:*", "name danger:destructive literally", "it requests:"),
         ("", "is not a permission", ""),
