@@ -39,7 +39,7 @@ REFUSED = {
     "*a": "repetition operator missing expression",
     "a{2,1}": "repetition count range",
     "\\Z": "",
-    "(a{1,1000}){1,1000}": "size limit",
+    "((a{1,1000}){1,1000}){1,1000}": "size limit",
     "x" * 5_000: "4,000 characters",
     "\ud800": "",
 }
