@@ -245,7 +245,30 @@ class NodeReader:
 
 
 def bypass_of(placed: ResolvedNode) -> PassThrough | str | None:
-    """The outputs of a bypassed node: as its type says, else each output repeats the first input of its type."""
+    """The values of a bypassed node: as its type says, else each output repeats the first input of its type.
+
+    Streams are not among them: their readers are connected to what the node would read, see `repeated_stream`.
+    """
+    bypass = _bypass(placed)
+    if not isinstance(bypass, PassThrough):
+        return bypass
+    values = {
+        key: source
+        for key, source in bypass.outputs.items()
+        if not (_is_stream(placed.outputs, key) or _is_stream(placed.inputs, source))
+    }
+    return PassThrough(values, bypass.defaults)
+
+
+def repeated_stream(placed: ResolvedNode, key: str) -> str | None:
+    """The input whose stream the output `key` of a bypassed node repeats."""
+    bypass = _bypass(placed)
+    source = bypass.outputs.get(key) if isinstance(bypass, PassThrough) else None
+    both = source is not None and _is_stream(placed.outputs, key) and _is_stream(placed.inputs, source)
+    return source if both else None
+
+
+def _bypass(placed: ResolvedNode) -> PassThrough | str | None:
     spec = placed.spec
     if spec is None or not placed.exec.bypassed:
         return None
@@ -253,11 +276,19 @@ def bypass_of(placed: ResolvedNode) -> PassThrough | str | None:
         return spec.bypass
     repeats: dict[str, str] = {}
     for key, output in placed.outputs.items():
-        same = [k for k, slot in placed.inputs.items() if slot.type == output.type and slot.multi is False]
+        same = [
+            k
+            for k, slot in placed.inputs.items()
+            if slot.type == output.type and slot.is_stream == output.is_stream and slot.multi is False
+        ]
         chosen_ = key if key in same else next(iter(same), None)
-        if chosen_ is not None and not output.is_stream:
+        if chosen_ is not None:
             repeats[key] = chosen_
     return PassThrough(repeats)
+
+
+def _is_stream(slots: Mapping[str, Slot], key: str) -> bool:
+    return key in slots and slots[key].is_stream
 
 
 def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from tavern_core.graph.node_reading import ResolvedNode, bypass_of
+from tavern_core.graph.node_reading import ResolvedNode, bypass_of, repeated_stream
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, FlowStep, ValueSource
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport
 from tavern_core.graph.slot_compatibility import chosen, mismatch, value_mismatch
@@ -166,7 +166,7 @@ class Wiring:
             order = {edge: at for at, edge in enumerate(node.input_connection_orders.get(key, ()))}
             if order:
                 edges = sorted(edges, key=lambda item: order.get(item[0].id, len(order)))
-            bindings.append(Binding(slot, tuple(source for _, source in edges)))
+            bindings.append(Binding(slot, tuple(self._origin(edge, source) for edge, source in edges)))
         for key, slot in placed.inputs.items():
             if (node.id, key) in self._missed:
                 continue  # the wrong edge was already reported
@@ -178,6 +178,18 @@ class Wiring:
                 hint = "connect it, or set it in inputValues"
                 self._report.add(FlowProblem("MISSING_INPUT", text, node.id, key, hint=hint, allowed=choices))
         return bindings
+
+    def _origin(self, edge: WorkflowEdge, source: ValueSource) -> ValueSource:
+        """The source of an edge; for a stream that bypassed nodes repeat, the source of that stream."""
+        seen: set[tuple[str, str]] = set()
+        node = edge.source
+        while (key := repeated_stream(self._placed[node], source.key)) is not None and (node, key) not in seen:
+            seen.add((node, key))
+            edges = self._fed[node].get(key, [])
+            if len(edges) != 1:
+                break
+            node, source = edges[0][0].source, edges[0][1]
+        return source
 
     def _is_required(self, placed: ResolvedNode, slot: Slot) -> bool:
         try:

@@ -288,3 +288,35 @@ async def test_a_finaliser_that_misbehaves_is_the_error_of_its_node(how: str) ->
 
     result = await asyncio.wait_for(ran(flow({"g": "t:Gen"}), [generator]), 30)
     assert (result.states["g"], result.errors[0].message) == FINALIZERS[how]
+
+
+@node("t:Marks")
+async def marks(chunks: Stream[str]) -> Out(chunks=Stream[str], text=str):
+    async for chunk in chunks:
+        yield f"{chunk}!"
+    yield Final(text="all")
+
+
+OFF = {"type": "t:Marks", "exec": {"bypassed": True}}
+BYPASSED = {
+    "its stream is that which it would read": (
+        {"m": OFF, "r": "t:Read"},
+        "c.chunks>m.chunks m.chunks>r.chunks",
+        {"all": ["0", "1", "2"]},
+    ),
+    "so are those of several in a row": (
+        {"m": OFF, "n": OFF, "r": "t:Read"},
+        "c.chunks>m.chunks m.chunks>n.chunks n.chunks>r.chunks",
+        {"all": ["0", "1", "2"]},
+    ),
+    "a stream is no value": ({"m": OFF, "r": "t:Merge"}, "c.chunks>m.chunks m.text>r.a", None),
+    "without an edge it has no stream": ({"m": OFF, "r": "t:Read"}, "m.chunks>r.chunks", None),
+}
+
+
+@pytest.mark.parametrize("case", BYPASSED)
+async def test_a_bypassed_node_passes_on_a_stream(case: str) -> None:
+    nodes, edges, read = BYPASSED[case]
+    result = await ran(flow({"c": "t:Count", **nodes}, edges), [*ALL, marks])
+    assert result.state == "complete"
+    assert result.outputs.get("r") == read
