@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.llm import answer_json
-from tavern_core.contract.nodes import NothingCame
+from tavern_core.contract.nodes import MismatchedInput, NothingCame
 from tavern_core.contract.tool_context import Control
-from tavern_core.errors import TavernError, ToolFailed
+from tavern_core.errors import InputInvalid, TavernError, ToolFailed
 from tavern_core.isolation.artifact_parts import ArtifactUploads, control_of, part_of, running_control
 from tavern_core.isolation.codec import CALLS, crossing
 from tavern_core.isolation.error_codec import pack_error
@@ -186,6 +186,9 @@ class HostRequestHandler:
                     return VALUES.encode(done(ctx.need(str(values[0]))))
                 except NothingCame:
                     return NOTHING
+                except MismatchedInput as error:
+                    slot, why = error.slot, error.why
+                    raise InputInvalid(f"input {slot!r}: {why}", hint=error.hint, slot=slot, why=why) from None
             case "keep":
                 data, media_type, name = values
                 return ctx.keep(VALUES.decode(data), str(media_type), str(name))

@@ -166,7 +166,7 @@ class _RemoteNode:
         except InputInvalid as error:
             if "slot" not in error.details:
                 raise
-            raise MismatchedInput(str(error.details["slot"]), str(error.details.get("why"))) from None
+            raise MismatchedInput(str(error.details["slot"]), str(error.details.get("why")), error.hint) from None
         except WorkerLost as error:
             if not self.has_effects:  # so the run may try again
                 error.outcome = "none"

@@ -169,6 +169,10 @@ async def nothing() -> Out(y=int):
 async def asks(ctx: NodeContext, a: Annotated[int, Port(lazy=True)]) -> Out(y=int):
     return await ctx.need("a")
 
+@node("p:AsksWrongly")
+async def asks_wrongly(ctx: NodeContext, a: Annotated[int, Port(lazy=True)] = 1) -> Out(y=int):
+    return await ctx.need("aa")
+
 @node("p:Bytes")
 def data(b: bytes = b"\\x00\\xff") -> Out(n=int):
     return len(b)
@@ -185,6 +189,17 @@ def test_a_node_that_asks_for_what_never_comes_is_skipped_and_bytes_may_be_a_def
     }
     result = workshop.open().workflows.run_sync(flow)
     assert (result.errors, result.states["Asks"], result.outputs["Bytes"]) == ((), "skipped", {"n": 2})
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
+def test_a_node_that_asks_for_an_input_that_it_does_not_have_is_wrong_by_its_input(
+    workshop: Workshop, isolation: str
+) -> None:
+    folder = workshop.folder("p", None, f"nodes: {{entry: more.py}}\nisolation: {isolation}")
+    (folder / "__init__.py").write_text("")
+    (folder / "more.py").write_text(LAZY)
+    (error,) = workshop.open().workflows.run_sync({"nodes": [{"id": "x", "type": "p:AsksWrongly"}]}).errors
+    assert (error.kind, error.slot, error.hint) == ("INPUT_SCHEMA_INVALID", "aa", "did you mean 'a'?")
 
 
 MORTAL = """
