@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -12,7 +13,7 @@ from tavern_core.graph.plan import GROUP_OUTPUT, Binding, FlowStep, ValueSource
 from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport
 from tavern_core.graph.slot_compatibility import chosen, mismatch, value_mismatch
 from tavern_core.model.nearest import suggestion
-from tavern_core.model.node import ABSENT, NodeSpec, Slot
+from tavern_core.model.node import ABSENT, NodeSpec, PassThrough, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
 _NUMBERED: Final = re.compile(r"(.+)__(\d+)\Z")
@@ -149,8 +150,12 @@ class Wiring:
     def _bindings(self, placed: ResolvedNode) -> list[Binding]:
         node, fed = placed.node, self._fed[placed.node.id]
         bindings: list[Binding] = []
+        bypass = bypass_of(placed)
+        repeated = set(bypass.outputs.values()) if isinstance(bypass, PassThrough) else ()
         for key, edges in fed.items():
             slot = placed.inputs.get(key) or Slot(key)
+            if slot.lazy and key in repeated:
+                slot = replace(slot, lazy=False)  # no code requests it
             most = slot.max_connections if slot.multi else 1
             if most is not None and len(edges) > most:
                 ids = ", ".join(repr(edge.id) for edge, _ in edges[:5])

@@ -117,6 +117,13 @@ RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
         ),
         {"c": {"y": 6}},
     ),
+    "a bypassed node hands on an input that it would request": (
+        flow(
+            {"a": {"type": "t:Inc", "x": 4}, "l": {"type": "t:Lazy", "exec": {"bypassed": True}}, "c": "t:Inc"},
+            "a.y>l.a l.y>c.x",
+        ),
+        {"c": {"y": 6}},
+    ),
     "a map runs a workflow for each item": (
         flow({"m": group("inner", type="core:Map", items=[1, 2, 3], config={"itemInput": "p"})}),
         {"m": {"results": [2, 3, 4], "count": 3}},
