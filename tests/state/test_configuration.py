@@ -63,6 +63,14 @@ def test_the_defaults_are_what_their_own_validation_would_make_of_them() -> None
     assert HostConfig.model_validate_json(defaults.model_dump_json(by_alias=True), strict=True) == defaults
 
 
+@pytest.mark.parametrize("config", [None, {"limits": {"depth": 3}}])
+def test_no_two_configurations_share_a_value_that_can_change(place: Path, config: Mapping[str, Any] | None) -> None:
+    one, other = (read(place, config=config).config for _ in range(2))
+    for values in (one.config, one.callers, one.limits.tools, one.tools.groups):
+        values["x"] = {}  # type: ignore[index]
+    assert [other.config, other.callers, other.limits.tools, other.tools.groups] == [{}, {}, {}, {}]
+
+
 def test_a_folder_whose_name_is_no_utf8_can_hold_a_project(place: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(place) + b"/\xe4\xb8\xff"))
     folder.mkdir()

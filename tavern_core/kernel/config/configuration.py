@@ -289,7 +289,7 @@ def _of_layers(merged: Mapping[str, Any], layers: Sequence[ConfigLayer]) -> Host
 def _validated(data: Mapping[str, Any]) -> HostConfig:
     """Validate strictly: ``"5"`` is not a number and ``true`` is not 1. By way of JSON, where a list is a list."""
     if not data:
-        return _DEFAULTS
+        return HostConfig.model_construct()  # a new one: no host sees what another host's program writes into it
     free = {key: value for key, value in data.items() if key in FREE and isinstance(value, Mapping)}
     described = {key: value for key, value in data.items() if key not in free}
     text = json.dumps(described, default=_as_text)
