@@ -56,7 +56,7 @@ class Backoff:
             raise CircuitOpen(f"{plugin} is {why}", hint=hint, retryable=True, retry_after_ms=left, plugin=plugin)
 
     def _row(self, plugin: str) -> dict[str, Any] | None:
-        row = self._file.read().values.get(plugin)
+        row = self._file.current().values.get(plugin)
         whole = (
             isinstance(row, dict)
             and isinstance(row.get("until"), int | float)

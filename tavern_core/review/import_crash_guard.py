@@ -24,7 +24,7 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, Finding, TavernError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.files.file_lock import locked
-from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
+from tavern_core.kernel.files.json_state import JsonStateFile
 from tavern_core.kernel.plugins.candidate import PluginCandidate
 from tavern_core.model.result import iso_utc
 from tavern_core.review.probe_result import SAFE, UNSAFE, PluginImport
@@ -48,7 +48,6 @@ class ImportWatch:
     def __init__(self, home: Path, when: When, seconds: float, diagnostics: Diagnostics) -> None:
         self._markers = home / "importing"
         self._file = JsonStateFile(home / FILE, "probes")
-        self._read = JsonState()
         self._when = when
         self._seconds = seconds
         self._diagnostics = diagnostics
@@ -97,9 +96,7 @@ class ImportWatch:
 
     def last_result(self, name: str) -> ImportRow | None:
         """The result of a plugin's last probe: `outcome`, `said`, `at`, `artifact`, `python`."""
-        if self._file.signature() != self._read.signature:
-            self._read = self._file.read()
-        row = self._read.values.get(name)
+        row = self._file.current().values.get(name)
         return row if isinstance(row, dict) else None
 
     def forget(self, name: str) -> None:

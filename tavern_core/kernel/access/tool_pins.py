@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from tavern_core.errors import Finding, StateDamaged, ToolNotFound, ToolQuarantined
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_selectors import ToolList, ToolNames
-from tavern_core.kernel.files.json_state import JsonStateFile
+from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plain_data import json_digest
@@ -74,7 +74,8 @@ class ToolPins:
         self._on_damage = on_damage
         self._damage: Finding | None = None
         """The error of the file; None: it can be read."""
-        self._signature: object = None
+        self._seen: JsonState | None = None
+        """The content of the file of which `_pins` were made."""
         self._pins: dict[str, dict[str, Any]] = {}
 
     def check(self, tool: ToolSpec, wanted: ToolList | None, known: Collection[str]) -> None:
@@ -115,7 +116,7 @@ class ToolPins:
     @property
     def is_outdated(self) -> bool:
         """Whether another process has changed the pins since they were read."""
-        return self._signature is not None and self._signature != self._file.signature()
+        return self._seen is not None and self._seen.signature != self._file.signature()
 
     def pin(self, tools: Iterable[ToolSpec]) -> None:
         """Record these definitions as reviewed. Raises StateDamaged."""
@@ -133,7 +134,7 @@ class ToolPins:
                 f"{tool!r:.80} is not pinned", hint=did_you_mean(tool, pins) or "`tavern tools pins` lists the pins"
             )
         self._file.change(lambda values: {name: pin for name, pin in values.items() if name not in removed})
-        self._signature = None
+        self._seen = None
 
     def states(self, tools: Mapping[str, ToolSpec | None]) -> list[ToolPin]:
         """Every pin, compared with the present tools.
@@ -161,11 +162,9 @@ class ToolPins:
         return found
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        signature = self._file.signature()
-        if signature != self._signature or self._signature is None:
-            state = self._file.read()
+        if (state := self._file.current()) is not self._seen:
             self._pins = {str(name): pin for name, pin in state.values.items() if isinstance(pin, dict)}
-            self._signature = signature
+            self._seen = state
             self._damage = state.findings[0] if state.findings else None
             if self._damage is not None:
                 self._on_damage(self._damage)
@@ -173,7 +172,7 @@ class ToolPins:
 
     def _store(self, pins: dict[str, dict[str, Any]]) -> None:
         self._file.change(lambda values: {**values, **pins})
-        self._signature = None
+        self._seen = None
 
 
 def definition(tool: ToolSpec) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class JsonStateFile:
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self._name = name
+        self._current = JsonState()
 
     def signature(self) -> Signature:
         """A cheap check: was the file replaced?"""
@@ -62,6 +63,13 @@ class JsonStateFile:
         except StateDamaged as error:
             return JsonState(findings=(self._finding(error.message, error.hint),), signature=signature)
         return JsonState() if text is None else replace(self._parse(text), signature=signature)
+
+    def current(self) -> JsonState:
+        """`read`, but only after the file was replaced; until then, the same object."""
+        state = self._current
+        if state.signature != self.signature():
+            state = self._current = self.read()
+        return state
 
     def change(self, make: Callable[[Values], Values]) -> JsonState:
         """Replace the values by ``make(values as they are now)``, under the lock.

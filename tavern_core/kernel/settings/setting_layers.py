@@ -88,13 +88,10 @@ class SettingLayers:
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
     keyring: Keyring = system_keyring
     known: KnownSecrets = field(default_factory=KnownSecrets)
-    _user: JsonState | None = None
 
     def user(self) -> JsonState:
-        """The current content of the user's file; read again only after it was replaced."""
-        if self._user is None or self._user.signature != self.file.signature():
-            self._user = self.file.read()
-        return self._user
+        """The current content of the user's file."""
+        return self.file.current()
 
     def value(self, row: DeclaredSetting, stored: Stored) -> tuple[Any, SettingOrigin, list[Finding]]:
         """The effective value, its layer, and the findings about the layers above it.
