@@ -1,7 +1,7 @@
 """The box: how a process confines itself (SECURITY §4). Pure mechanism, no plugins, no host.
 
 policy.py                     what a box allows, as a value
-runtime_paths.py              files that every program needs to run
+runtime_paths.py              files that every program needs to run, and its environment
 protected_path_splitting.py   granted folders with protected entries
 confine.py                    the layers, applied to this process
 layer_probe.py                the layers of this machine

@@ -1,16 +1,18 @@
-"""Files that every program needs to run: the system's libraries, and the files of a program or of this interpreter."""
+"""What every program needs to run: the system's libraries, the files of a program or of this interpreter, its environment."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import site
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
 from tavern_core.box.protected_path_splitting import is_in
+from tavern_core.model.environment_variables import FIXED, is_passed
 
 _LIBRARIES: Final = (
     "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/share", "/usr/local/lib", "/usr/local/lib64", "/usr/local/share",
@@ -54,6 +56,25 @@ def own_library() -> str:
     import sysconfig  # takes milliseconds
 
     return str(sysconfig.get_config_var("LIBDIR") or "/lib")
+
+
+def program_environment(host: Mapping[str, str], work: str, further: Collection[str] = ()) -> dict[str, str]:
+    """The environment of a program: passed variables of the host, and fixed ones.
+
+    Args:
+        host: the host's own.
+        work: its folder in place of the host's home and temporary folder; empty: it sees those.
+        further: names that were requested and granted; unset ones are left out.
+    """
+    variables = {name: value for name, value in host.items() if is_passed(name) or name in further}
+    if own_library() in host.get("LD_LIBRARY_PATH", "").split(":"):
+        variables["LD_LIBRARY_PATH"] = own_library()
+    variables |= FIXED
+    if work:
+        variables |= {"HOME": work, "TMPDIR": work}
+        if site.ENABLE_USER_SITE:  # otherwise, packages of this user are found from their home
+            variables["PYTHONUSERBASE"] = site.getuserbase()
+    return variables
 
 
 def for_every_program() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ all others   each needs its own permission: ``env:<NAME>``
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 PASSED: Final = frozenset(
@@ -66,19 +66,6 @@ def is_refused(name: str) -> bool:
     """True for a variable that is never passed, whatever was granted."""
     capitals = name.upper()
     return capitals in _NAMES or capitals.startswith(_PREFIXES)
-
-
-def for_programs(host: Mapping[str, str], libraries: str, further: Collection[str] = ()) -> dict[str, str]:
-    """The environment of a program: passed variables of the host, and fixed ones.
-
-    Args:
-        libraries: the folder of the interpreter's own library, which some need to start.
-        further: names that were requested and granted.
-    """
-    passed = {name: value for name, value in host.items() if is_passed(name) or name in further}
-    if libraries in host.get("LD_LIBRARY_PATH", "").split(":"):
-        passed["LD_LIBRARY_PATH"] = libraries
-    return {**passed, **FIXED}
 
 
 def permission_for(name: str) -> str:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import site
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from tavern_core.contract.protocols import Sandbox
 from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.call import Rights
-from tavern_core.model.environment_variables import for_programs, is_refused
+from tavern_core.model.environment_variables import is_refused
 from tavern_core.schema.secret_scanning import redact_text
 
 START_S: Final = 20.0
@@ -366,9 +365,5 @@ def _work_folder(sandbox: Sandbox, opened: contextlib.AsyncExitStack) -> str:
 
 
 def _environment(env: ProcessEnvironment, work: str) -> dict[str, str]:
-    environment = for_programs(os.environ, runtime_paths.own_library())
-    if work:
-        environment |= {"HOME": work, "TMPDIR": work}
-        if site.ENABLE_USER_SITE:  # otherwise packages that are installed for this user are found through their home
-            environment["PYTHONUSERBASE"] = site.getuserbase()
+    environment = runtime_paths.program_environment(os.environ, work)
     return environment | {name: value for name, value in env.environment.items() if not is_refused(name)}

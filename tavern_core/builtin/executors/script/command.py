@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import site
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.protected_path_splitting import is_in
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.environment_variables import for_programs, is_name, is_passed, is_refused
+from tavern_core.model.environment_variables import is_name, is_passed, is_refused
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin_status import NOT_PART
 from tavern_core.model.safe_printing import is_text
@@ -216,11 +215,7 @@ def environment(
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
         out: the folder for files that are kept.
     """
-    variables = for_programs(host, runtime_paths.own_library(), frozenset(asked))
-    if work:
-        variables |= {"HOME": work, "TMPDIR": work}
-        if site.ENABLE_USER_SITE:  # otherwise, packages of this user are found from their home
-            variables["PYTHONUSERBASE"] = site.getuserbase()
+    variables = runtime_paths.program_environment(host, work, frozenset(asked))
     if out:
         variables["TAVERN_OUTPUT"] = out
     return {**variables, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
