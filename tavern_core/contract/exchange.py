@@ -8,6 +8,7 @@ After a failure, an adapter needs to know whether the upstream may have begun: `
 
 from __future__ import annotations
 
+import importlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +43,14 @@ def not_installed(needs: str, extra: str) -> ToolFailed:
     """The error for something that needs a library of an extra of this package, as in ``fetching needs httpx2``."""
     text, hint = f"{needs}, which is not installed", f"pip install 'tavern-core[{extra}]'"
     return ToolFailed(text, hint=hint, fixFor="operator")
+
+
+def http_library(needs: str) -> Any:
+    """httpx2, which is imported with the first request. Raises ToolFailed as `not_installed`."""
+    try:
+        return importlib.import_module("httpx2")
+    except ImportError:
+        raise not_installed(f"{needs} httpx2", "http") from None
 
 
 def with_interrupts_as_failures(function: Callable[..., Any], *args: Any) -> Any:

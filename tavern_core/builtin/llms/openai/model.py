@@ -20,7 +20,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tavern_core.builtin.llms.openai.answers import Completion, refusal, written_messages
-from tavern_core.contract.exchange import failures, not_installed
+from tavern_core.contract.exchange import failures, http_library
 from tavern_core.contract.llm import DEADLINE, LLMAnswer, Message
 from tavern_core.contract.structured_answers import schema_validator, structured
 from tavern_core.errors import CallError, CallTimeout, InputInvalid, OutputTooLarge, ToolFailed, UpstreamError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_S: Final = 0.4
 _LARGEST_REFUSAL: Final = 64_000
 _SHORTEST_SECRET: Final = 4
+_NEEDS: Final = "models of the kind openai need"
 _END: Final = "[DONE]"
 """The data of the last event of a stream."""
 _OURS: Final = frozenset({"model", "messages", "stream", "stream_options", "response_format", "n"})
@@ -139,7 +140,7 @@ class OpenAILLM:
     @asynccontextmanager
     async def _response(self, body: Mapping[str, Any]) -> AsyncIterator[httpx2.Response]:
         """A response with status 200, whose body has not been read. Leaving closes the connection."""
-        httpx2 = _library()
+        httpx2 = http_library(_NEEDS)
         key, headers = self.key().strip(), dict(self.headers())
         all_headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {}), **headers}
         if not all(value.isascii() and value.isprintable() for value in all_headers.values()):
@@ -242,7 +243,7 @@ class OpenAILLM:
 
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[str | bytes]:
         """The data of each event, up to and including ``[DONE]``; comments do not reset the time limit."""
-        httpx2 = _library()
+        httpx2 = http_library(_NEEDS)
         if "text/event-stream" not in response.headers.get("content-type", "").lower():
             async with self._limit():  # a server that cannot stream answers with the whole completion
                 content = b"".join([chunk async for chunk in self._chunks(response)])
@@ -296,13 +297,4 @@ def _without(secrets: Sequence[str], error: CallError) -> CallError:
 @functools.cache
 def _tls() -> Any:
     """The system's certificates; reading them is slow."""
-    return _library().create_ssl_context(trust_env=False)
-
-
-def _library() -> Any:
-    """httpx2, which is loaded with the first request. Raises ToolFailed: it is not installed (TOOL_ERROR)."""
-    try:
-        import httpx2
-    except ImportError:
-        raise not_installed("models of the kind openai need httpx2", "http") from None
-    return httpx2
+    return http_library(_NEEDS).create_ssl_context(trust_env=False)

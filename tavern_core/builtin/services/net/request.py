@@ -7,19 +7,19 @@ shared between requests: no connection, no cookie, no proxy of the environment.
 from __future__ import annotations
 
 import base64
-import importlib
 import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from tavern_core.contract.exchange import not_installed
+from tavern_core.contract.exchange import http_library
 from tavern_core.contract.guards.addresses import Address, Target
 from tavern_core.contract.guards.bounded_decompression import Unpacker
 from tavern_core.errors import UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.safe_printing import reason_of
 
+NEEDS: Final = "fetching needs"
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HIDDEN_HEADERS: Final = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "set-cookie", "te", "trailer",
@@ -58,14 +58,6 @@ class HttpResponse:
         }
 
 
-def library() -> Any:
-    """httpx2. Raises ToolFailed: it is not installed (TOOL_ERROR)."""
-    try:
-        return importlib.import_module("httpx2")
-    except ImportError:
-        raise not_installed("fetching needs httpx2", "http") from None
-
-
 async def send(
     request: HttpRequest, target: Target, address: Address, tls: ssl.SSLContext, seconds: float
 ) -> HttpResponse:
@@ -75,7 +67,7 @@ async def send(
         ConnectionRefused: no answer there; another address may be tried.
         UpstreamError, OutputTooLarge: the answer is broken, or too large.
     """
-    http = library()
+    http = http_library(NEEDS)
     url = http.URL(request.url).copy_with(host=str(address), fragment=None)
     headers = {**request.headers, "host": target.netloc, "accept-encoding": "gzip", "connection": "close"}
     extensions = {} if target.address is not None else {"sni_hostname": target.host}

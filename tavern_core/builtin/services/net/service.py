@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urljoin
 
-from tavern_core.builtin.services.net.request import ConnectionRefused, HttpRequest, HttpResponse, library, send
+from tavern_core.builtin.services.net.request import NEEDS, ConnectionRefused, HttpRequest, HttpResponse, send
+from tavern_core.contract.exchange import http_library
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target, read_url, shown
 from tavern_core.contract.guards.connecting import (
     NoAddress,
@@ -85,7 +86,7 @@ class NetService:
         """The TLS context; created at the first use, because reading the certificates is slow."""
         with self._lock:
             if self._tls is None:
-                self._tls = library().create_ssl_context(trust_env=False)
+                self._tls = http_library(NEEDS).create_ssl_context(trust_env=False)
             return self._tls
 
 
