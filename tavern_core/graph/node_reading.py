@@ -25,7 +25,7 @@ from tavern_core.graph.plan import (
     StepKind,
     map_keys,
 )
-from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport, allowed_values, known_slots
 from tavern_core.graph.slot_compatibility import chosen, convert_value, value_mismatch
 from tavern_core.model.nearest import suggestion
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
@@ -184,7 +184,7 @@ class NodeReader:
                     f"{place}: the node has no such output",
                     placed.node,
                     key,
-                    _list_of(near, placed.outputs),
+                    known_slots(near, placed.outputs),
                     near,
                 )
             elif slot is not None and not slot.is_stream and (why := value_mismatch(slot, value)):
@@ -220,17 +220,16 @@ class NodeReader:
                 text = f"{node.id!r} has no input {key!r}; its value is ignored"
                 self._report.add(
                     FlowProblem(
-                        "UNKNOWN_INPUT", text, node.id, key, "", _list_of(near, placed.inputs), near, "warning",
+                        "UNKNOWN_INPUT", text, node.id, key, "", known_slots(near, placed.inputs), near, "warning",
                         tuple(islice(placed.inputs, MOST_ALLOWED)),
                     )
                 )  # fmt: skip
                 continue
             value = chosen(slot, value)
             if why := value_mismatch(slot, value):
-                choices = tuple(str(each) for each in slot.choices[:MOST_ALLOWED]) if slot.is_closed else ()
                 text = f"input {key!r} of {node.id!r} {why}"
-                hint = "correct inputValues of the node"
-                self._report.add(FlowProblem("BAD_VALUE", text, node.id, key, hint=hint, allowed=choices))
+                hint, allowed = "correct inputValues of the node", allowed_values(slot)
+                self._report.add(FlowProblem("BAD_VALUE", text, node.id, key, hint=hint, allowed=allowed))
             placed.values[key] = value
         for key, slot in placed.inputs.items():
             if key not in placed.values and slot.config and "default" in slot.config:
@@ -310,9 +309,3 @@ def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:
         data.get("lazy") is True,
         max_connections=most if isinstance(most, int) and not isinstance(most, bool) else None,
     )
-
-
-def _list_of(near: tuple[str, ...], known: Mapping[str, Slot]) -> str:
-    if near:
-        return suggestion(near)
-    return f"it has {', '.join(map(repr, list(known)[:10]))}" if known else "it has none"

@@ -6,11 +6,13 @@ All problems of a workflow are reported at once, before anything runs; each name
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from tavern_core.errors import Finding, Location, Problem, Severity
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.nearest import nearest
+from tavern_core.model.nearest import nearest, suggestion
+from tavern_core.model.node import Slot
 
 PROBLEM_CODES: Final[Mapping[str, str]] = {
     "DUPLICATE_NODE": "Two nodes have the same id.",
@@ -102,6 +104,16 @@ class FlowProblem(Problem):
 
 MOST_ALLOWED: Final = 50
 """Names in `FlowProblem.allowed`."""
+
+
+def known_slots(near: Collection[str], slots: Mapping[str, Slot]) -> str:
+    """The hint for a slot that a node does not have: those that were probably meant, else those that it has."""
+    return suggestion(near) or (f"it has {', '.join(map(repr, islice(slots, 10)))}" if slots else "it has none")
+
+
+def allowed_values(slot: Slot) -> tuple[str, ...]:
+    """The values that a slot accepts, for `FlowProblem.allowed`; none if it accepts others, too."""
+    return tuple(str(each) for each in slot.choices[:MOST_ALLOWED]) if slot.is_closed else ()
 
 
 class ProblemReport:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tavern_core.graph.node_reading import ResolvedNode, bypass_of, repeated_stream
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, FlowStep, ValueSource
-from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport
+from tavern_core.graph.problems import MOST_ALLOWED, FlowProblem, ProblemReport, allowed_values, known_slots
 from tavern_core.graph.slot_compatibility import chosen, mismatch, value_mismatch
 from tavern_core.model.nearest import suggestion
 from tavern_core.model.node import ABSENT, NodeSpec, PassThrough, Slot
@@ -131,7 +131,8 @@ class Wiring:
                 return next(iter(slots.values()))
             text = f"edge {edge.id!r} does not say which {side} of {node!r} it means"
             allowed = tuple(islice(slots, MOST_ALLOWED))
-            self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, "", edge.id, _known(slots), allowed=allowed))
+            hint = known_slots((), slots)
+            self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, "", edge.id, hint, allowed=allowed))
             return None
         if (slot := slots.get(handle)) is not None:
             return slot
@@ -141,7 +142,7 @@ class Wiring:
         if placed.is_open and not (is_output and slots):
             return Slot(handle)
         near = self._report.near(handle, slots)
-        hint = suggestion(near) or _known(slots)
+        hint = known_slots(near, slots)
         text = f"{node!r} ({placed.node.type}) has no {side} {handle!r}"
         allowed = tuple(islice(slots, MOST_ALLOWED))
         self._report.add(FlowProblem("UNKNOWN_HANDLE", text, node, handle, edge.id, hint, near, allowed=allowed))
@@ -179,9 +180,8 @@ class Wiring:
                 if placed.exec.bypassed and placed.kind == "node":
                     continue
                 text = f"input {key!r} of {node.id!r} ({node.type}) is required and has neither edge nor value"
-                choices = tuple(str(each) for each in slot.choices[:MOST_ALLOWED]) if slot.is_closed else ()
-                hint = "connect it, or set it in inputValues"
-                self._report.add(FlowProblem("MISSING_INPUT", text, node.id, key, hint=hint, allowed=choices))
+                hint, allowed = "connect it, or set it in inputValues", allowed_values(slot)
+                self._report.add(FlowProblem("MISSING_INPUT", text, node.id, key, hint=hint, allowed=allowed))
         return bindings
 
     def _origin(self, edge: WorkflowEdge, source: ValueSource) -> ValueSource:
@@ -285,7 +285,3 @@ def _step(
         bypass_of(placed),  # type: ignore[arg-type]
         placed.plan,
     )
-
-
-def _known(slots: Mapping[str, Slot]) -> str:
-    return f"it has {', '.join(map(repr, list(slots)[:10]))}" if slots else "it has none"
