@@ -11,7 +11,6 @@ from tavern_core.cli import completion
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
-from tavern_core.cli.prompts import user_name
 from tavern_core.cli.session import CliSession
 from tavern_core.errors import StateDamaged
 
@@ -141,6 +140,7 @@ def _failed_runs(host: Tavern, approval: str) -> list[str]:
 
 def person() -> CallContext:
     """The user of this home's command line may approve, as the user of the operating system."""
+    from tavern_core.kernel.plugins.consent import user_name
     from tavern_core.model.call import CallContext
 
     user = user_name()

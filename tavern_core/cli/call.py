@@ -121,7 +121,7 @@ def caller(permissions: str | None, profile: str | None) -> CallContext | None:
     """The caller that the options describe; None: the host itself."""
     if permissions is None and profile is None:
         return None
-    from tavern_core.cli.prompts import user_name
+    from tavern_core.kernel.plugins.consent import user_name
     from tavern_core.model.call import CallContext
 
     user = user_name()

@@ -7,7 +7,6 @@ from several threads; the asking thread owns the terminal until it has the answe
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
 import select
 import sys
@@ -299,6 +298,8 @@ def terminal_approver() -> Approver | None:
 
 def ask(request: ApprovalRequest) -> Approval:
     """Show one call and read the answer; anything but an explicit yes is no."""
+    from tavern_core.kernel.plugins.consent import user_name
+
     with alone():
         write(sys.stderr, _shown(request))
         said = (read_line("Let it run? Type yes to approve, anything else refuses: ") or "").strip().lower()
@@ -320,11 +321,3 @@ def _shown(request: ApprovalRequest) -> str:
         "  arguments  " + arguments.replace("\n", "\n             "),
     ]
     return "\n".join(rows) + "\n"
-
-
-def user_name() -> str:
-    """The user of the operating system who runs this command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without an entry for its user
-        return str(os.getuid())

@@ -71,19 +71,19 @@ class Consent:
                 return
             hint = f"tavern.grant({name!r}, {min(waiting)!r}, ...), or all_requested=True for all but danger:*"
             raise UsageError(f"no permission is named for {name}", hint=hint)
-        self._grants.grant(facts, named or ("*",), by=who())
+        self._grants.grant(facts, named or ("*",), by=user_name())
         await self._reconciler.decided(record)
 
     async def refuse(self, name: str, permissions: Iterable[str]) -> None:
         """Record that requests are refused, and apply that."""
         record = self._lifecycle.record(name)
-        self._grants.refuse(facts_of_now(record.candidate), tuple(permissions) or ("*",), by=who())
+        self._grants.refuse(facts_of_now(record.candidate), tuple(permissions) or ("*",), by=user_name())
         await self._reconciler.decided(record)
 
     async def revoke(self, name: str, permissions: Iterable[str]) -> None:
         """Revoke grants, and apply that."""
         record = self._lifecycle.record(name)
-        self._grants.revoke(name, tuple(permissions) or ("*",), by=who())
+        self._grants.revoke(name, tuple(permissions) or ("*",), by=user_name())
         await self._reconciler.decided(record)
 
     async def lock(self, *, prune: bool) -> Mapping[str, GrantRecord]:
@@ -111,10 +111,11 @@ class Consent:
         return [facts_of_now(c) for c in candidates if c.source not in GRANTED_BY_PASSING and not c.errors]
 
 
-def who() -> str:
+def user_name() -> str:
+    """The user of the operating system who runs this process."""
     try:
         import getpass
 
         return getpass.getuser()
-    except (KeyError, OSError):
+    except (KeyError, OSError):  # a container without an entry for its user
         return str(os.getuid()) if hasattr(os, "getuid") else ""

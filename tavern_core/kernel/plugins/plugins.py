@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tavern_core.errors import PluginError, UsageError
-from tavern_core.kernel.plugins.consent import Consent, who
+from tavern_core.kernel.plugins.consent import Consent, user_name
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.host_registries import ImportGuard
 from tavern_core.kernel.plugins.lifecycle import Lifecycle, unusable
@@ -96,7 +96,7 @@ class Plugins(Mapping[str, PluginStatus]):
     async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
         """Stop a plugin (running calls get time to end) and keep it disabled, also in later runs."""
         record = self._changeable(name)
-        self._states.disable(name, reason=reason, by=who())
+        self._states.disable(name, reason=reason, by=user_name())
         self._off.add(name)
         await self._stop(record)
         return record.status()
