@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from tavern_core.assistant.node_text import node_documents
 from tavern_core.assistant.prompt import PLAN_SCHEMA, patch_messages, plan_messages, prompt_tokens
 from tavern_core.assistant.proposal import CheckedPatch, Proposal
 from tavern_core.assistant.repair_cycle import CycleResult, PatchVerdict, negotiate, no_change
-from tavern_core.assistant.repair_hints import with_repair_operations
+from tavern_core.assistant.repair_hints import QUOTED, with_repair_operations
 from tavern_core.contract.llm import Message
 from tavern_core.flow.composition import WorkflowServices
 from tavern_core.flow.patching import projected_workflow
@@ -37,7 +36,6 @@ _ABOUT_TYPES: Final = frozenset({"UNKNOWN_TYPE", "NEED_NODE"})
 _ABOUT_SLOTS: Final = frozenset(
     {"UNKNOWN_HANDLE", "MISSING_INPUT", "BAD_VALUE", "BAD_CONFIG", "TYPE_MISMATCH", "STREAM_MISMATCH", "UNKNOWN_INPUT"}
 )
-_QUOTED: Final = re.compile("'([^']*)'")
 _HARMLESS: Final = frozenset({"DEPRECATED"})
 """Codes of warnings that a model is not asked to correct."""
 
@@ -207,7 +205,7 @@ class ProposalBuilder:
 
 
 def _last_quoted(message: str) -> str:
-    return str((_QUOTED.findall(message) or [""])[-1])
+    return str((QUOTED.findall(message) or [""])[-1])
 
 
 def _under_names(problem: PatchProblem, names: Mapping[str, str]) -> PatchProblem:

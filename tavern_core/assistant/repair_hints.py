@@ -23,7 +23,7 @@ from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
 _MOST_SHOWN: Final = 5
-_QUOTED: Final = re.compile("'([^']*)'")
+QUOTED: Final = re.compile("'([^']*)'")
 _NUMBER: Final = re.compile(r"\d+")
 _OF_EDGES: Final = frozenset({"DANGLING_EDGE", "UNKNOWN_HANDLE", "TYPE_MISMATCH", "STREAM_MISMATCH"})
 Advised = PatchProblem | None
@@ -271,4 +271,4 @@ def _is_numbered_as(name: str, other: str) -> bool:
 
 def _second_name(message: str) -> str:
     """The node in ``edge 'e' begins at 'node', which does not exist``."""
-    return str([*_QUOTED.findall(message), "", ""][1])
+    return str([*QUOTED.findall(message), "", ""][1])

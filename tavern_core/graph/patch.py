@@ -27,7 +27,6 @@ from tavern_core.model.pydantic_errors import explain
 from tavern_core.model.workflow import InterfaceSlot, Workflow, WorkflowEdge, WorkflowNode
 
 MODELS: Final = {"nodes": WorkflowNode, "edges": WorkflowEdge}
-INTERFACE: Final = ("interfaceInputs", "interfaceOutputs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from tavern_core.graph.json_patch import Operation, PointerParts
 from tavern_core.graph.order import circles, topological
-from tavern_core.graph.patch import INTERFACE, PatchedWorkflow
+from tavern_core.graph.patch import PatchedWorkflow
 from tavern_core.graph.patch_problems import PatchProblem
+from tavern_core.graph.patch_view import INTERFACE
 from tavern_core.graph.problems import FlowProblem
 from tavern_core.model.json_pointer import exact_pointer
 from tavern_core.model.workflow import Workflow

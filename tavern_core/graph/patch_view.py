@@ -18,7 +18,8 @@ from tavern_core.graph.patch_problems import PatchProblem, PatchRefused
 from tavern_core.model.workflow import Workflow
 
 SECTIONS: Final = ("nodes", "edges")
-DOCUMENT_KEYS: Final = ("rev", "name", "description", *SECTIONS, "interfaceInputs", "interfaceOutputs")
+INTERFACE: Final = ("interfaceInputs", "interfaceOutputs")
+DOCUMENT_KEYS: Final = ("rev", "name", "description", *SECTIONS, *INTERFACE)
 NODE_KEYS: Final = (
     "type", "displayName", "inputValues", "configValues", "data", "parentNode", "customDescription",
     "customSlotDescriptions", "inputConnectionOrders",
@@ -27,7 +28,6 @@ EDGE_KEYS: Final = ("source", "sourceHandle", "target", "targetHandle")
 _SHOWN_ALWAYS: Final[Mapping[str, Any]] = {"displayName": "", "inputValues": {}, "configValues": {}}
 """Keys of a node that are shown with this value where the file has none."""
 _TEXTS: Final = ("name", "description")
-_INTERFACE: Final = ("interfaceInputs", "interfaceOutputs")
 
 
 def project(workflow: Workflow) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def by_id(workflow: Workflow) -> dict[str, Any]:
         found[section] = {item["id"]: item for item in items}
         if len(found[section]) != len(items):
             raise PatchRefused(_twice(section, [item["id"] for item in items]))
-    found |= {key: raw.get(key) or {} for key in _INTERFACE}
+    found |= {key: raw.get(key) or {} for key in INTERFACE}
     return found
 
 
@@ -67,7 +67,7 @@ def show(shown: dict[str, Any], parts: Sequence[str], done: set[tuple[str, str]]
         done: what is a copy already; is added to.
     """
     for section in SECTIONS if not parts else parts[:1]:
-        if section in _INTERFACE:
+        if section in INTERFACE:
             if (section, "") not in done:
                 done.add((section, ""))
                 shown[section] = plain_copy(shown[section])
@@ -79,7 +79,7 @@ def show(shown: dict[str, Any], parts: Sequence[str], done: set[tuple[str, str]]
                     items[id_] = plain_copy(item)
                 done.add((section, id_))
     if not parts:
-        for key in _INTERFACE:
+        for key in INTERFACE:
             show(shown, (key,), done)
 
 
@@ -114,7 +114,7 @@ def merge_projection(workflow: Workflow, shown: Mapping[str, Any], done: Collect
         done: (section, id) of what is shown; all else is the element of the file itself.
     """
     raw = dict(workflow.raw)
-    for key in (*_TEXTS, *_INTERFACE):
+    for key in (*_TEXTS, *INTERFACE):
         if (value := shown.get(key)) or key in raw:
             raw[key] = value if value is not None else ("" if key in _TEXTS else {})
     for section, back in (("nodes", _node_back), ("edges", _edge_back)):

@@ -19,15 +19,13 @@ from tavern_core.isolation.closed_paths import granted_paths, read_mounts, with_
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.model.call import Rights
 from tavern_core.model.capability import CAPABILITIES, covers
-from tavern_core.model.capability_scope import Scope, folders
+from tavern_core.model.capability_scope import NETWORK, Scope, folders
 from tavern_core.model.config import IsolationConfig
 
 NOT_OPEN: Final = ("seccomp",)
 """Layers that are omitted for programs with the rights of the host, because they would forbid ordinary actions."""
 _RESERVES_MEMORY: Final = frozenset({"node", "bun", "deno"})
 """Programs that reserve far more address space than they use."""
-_NETWORK: Final = ("network", "read:web")
-"""Each of these opens a gateway, which allows what its scope names (`isolation/gateway`)."""
 _HOST_NETWORK: Final = "network:host"
 
 
@@ -120,7 +118,7 @@ def missing_layers(config: IsolationConfig) -> str:
 
 def scopes_of(rights: Rights) -> dict[str, Scope]:
     """The network capabilities that all sides allow, each with its effective scope, without empty ones."""
-    found = {name: rights.scope(name) for name in _NETWORK if rights.holds(name)}
+    found = {name: rights.scope(name) for name in NETWORK if rights.holds(name)}
     return {name: scope for name, scope in found.items() if scope != ()}
 
 

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any
 
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
 from tavern_core.contract.protocols import Command, Contribution, Prompt, Resource, Service
@@ -26,12 +26,12 @@ from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import validated_message
 from tavern_core.isolation.worker.facilities import LONGEST_DOC, remote_method
 from tavern_core.isolation.worker_connections import ConnectionKind
+from tavern_core.kernel.plugins.permitted_hooks import LIFE
 from tavern_core.kernel.plugins.remote_plugin_interface import RemotePlugin
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
 
-LIFE: Final = ("tavern_start", "tavern_stop")
 _running_loop = asyncio._get_running_loop
 Unpack = Callable[[Any], Any]
 

@@ -8,6 +8,8 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.model.result import iso_utc
 
 SCHEME: Final = "artifact:"
+MEDIA_TYPE: Final = "[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}"
+"""The pattern of a media type without parameters."""
 FORMAT: Final = "artifact"
 """`format` of a parameter that takes an artifact of the caller."""
 _MAGIC: Final = (

@@ -30,6 +30,8 @@ Scope = tuple[str, ...] | None
 """None: without limit; empty: nothing."""
 Kind = Literal["paths", "hosts", "names", ""]
 DEFAULT_PORTS: Final = (80, 443)
+NETWORK: Final = ("network", "read:web")
+"""Each of these opens connections, to what its scope names."""
 ROOTS: Final = ("$data", "$plugin", "$workspace", "~")
 """The roots that a path may start with besides ``/`` and the project's own folder."""
 _LABELS: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*\Z")

@@ -21,6 +21,7 @@ from tavern_core.kernel.manifest.manifest_rules import declared_paths
 from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.workflow_file_codec import read_workflow
+from tavern_core.kernel.plugins.permitted_hooks import LIFE
 from tavern_core.kernel.text.json_document import read_json
 from tavern_core.model.json_pointer import split_pointer
 from tavern_core.model.manifest import Entry, Manifest
@@ -42,7 +43,6 @@ from tavern_core.schema.validate import compile_validator
 MANIFEST: Final = "MANIFEST_INVALID"
 HOOK: Final = "HOOK_REFUSED"
 TOOL: Final = "TOOL_FILE_INVALID"
-_LIFE: Final = frozenset({"tavern_start", "tavern_stop"})
 _NEEDS_NO_SECTION: Final = frozenset({"tavern_register_tools"})
 
 
@@ -262,7 +262,7 @@ class ManifestCheck:
             ):
                 message = f"{hook.name} is implemented, but plugin.yaml has no section {hook.section!r}"
                 yield Finding(HOOK, message, f"add to plugin.yaml the line `{hook.section}: [<names>]`", where)
-        elif hook.name not in _LIFE and not self._requested & set(hook.permissions):
+        elif hook.name not in LIFE and not self._requested & set(hook.permissions):
             message = f"{hook.name} is implemented, but plugin.yaml does not request it"
             hint = f'add to permissions.hooks in plugin.yaml the line `- "{hook.permissions[0]}"`'
             yield Finding(HOOK, message, hint, where)

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from packaging.version import InvalidVersion, Version
 
 from tavern_core.errors import Finding, Location
+from tavern_core.kernel.config.config_and_state_paths import PYPROJECT
 from tavern_core.kernel.discovery.distributions import GROUP, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE
 from tavern_core.kernel.files.regular_file import open_regular
@@ -25,7 +26,6 @@ from tavern_core.model.safe_printing import and_more
 from tavern_core.review.name_resolution import constant_text
 
 CODE: Final = "MANIFEST_INVALID"
-PROJECT_FILE: Final = "pyproject.toml"
 _LARGEST: Final = 1_000_000
 _TAKES_ALL: Final = ("flit_core", "poetry.core", "poetry_core", "pdm.backend", "uv_build", "maturin")
 """Backends that put every file of a package into the wheel."""
@@ -39,12 +39,12 @@ def project_findings(folder: Path, package: Path, reading: ManifestReading | Non
     Args:
         reading: its plugin.yaml.
     """
-    text = _read(folder / PROJECT_FILE)
+    text = _read(folder / PYPROJECT)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        where = Location(PROJECT_FILE, *(map(int, place.groups()) if place else (1, 1)))
+        where = Location(PYPROJECT, *(map(int, place.groups()) if place else (1, 1)))
         yield Finding(CODE, f"not TOML: {str(error).partition(' (at')[0]}", "correct it", where)
         return
     project = _Project(folder, package, data, text)
@@ -137,7 +137,7 @@ class _Project:
                 yield self._unseen("version", self._backend)
                 return
         if isinstance(found, str) and _version(found) != _version(version):
-            message = f"plugin.yaml says version {version}, {PROJECT_FILE} says {found}"
+            message = f"plugin.yaml says version {version}, {PYPROJECT} says {found}"
             where = reading.document.locate(("version",))
             yield Finding(CODE, message, "write the same version in both", where, "warning")
 
@@ -257,9 +257,9 @@ class _Project:
         pattern = re.compile(rf"^\s*(\[[^\]\n]*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]", re.MULTILINE)
         found = pattern.search(self._text)
         if found is None:
-            return Location(PROJECT_FILE, 1, 1)
+            return Location(PYPROJECT, 1, 1)
         start = found.end() - len(found[0].lstrip())
-        return Location(PROJECT_FILE, self._text.count("\n", 0, start) + 1, start - self._text.rfind("\n", 0, start))
+        return Location(PYPROJECT, self._text.count("\n", 0, start) + 1, start - self._text.rfind("\n", 0, start))
 
     def _unseen(self, what: str, by: str) -> Finding:
         message = f"{what}: computed by {by}, which check does not run"

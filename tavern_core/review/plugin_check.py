@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tavern_core.errors import Finding, Location
 from tavern_core.frozen_dataclass import dataclass
+from tavern_core.kernel.config.config_and_state_paths import PYPROJECT
 from tavern_core.kernel.discovery.discovery import discover
 from tavern_core.kernel.discovery.distributions import GROUP, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
@@ -30,7 +31,7 @@ from tavern_core.kernel.plugins.eligibility import fits_host
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.review.hookimpl_scan import FoundHook, FoundTool, plugin_sources, scan_sources
 from tavern_core.review.manifest_check import MANIFEST, ManifestCheck
-from tavern_core.review.packaging_check import PROJECT_FILE, project_findings
+from tavern_core.review.packaging_check import project_findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def _report(target: str | Path, roots: Sequence[Path], sys_path: Sequence[str] |
     folder = Path(target)
     if _is_there(folder, folder=True) and (inner := _plugin_folder(folder)) is not None:
         inner = inner.resolve()
-        if not (folder / PROJECT_FILE).is_file():
+        if not (folder / PYPROJECT).is_file():
             return _check(FolderFiles(inner), inner.name, ())
         report = _check(FolderFiles(inner), inner.name, (), inner.name)
         return replace(report, findings=(*report.findings, *project_findings(folder.resolve(), inner, report.reading)))

@@ -44,7 +44,9 @@ TOO_MUCH: Final = "holds more than"
 """The beginning of a problem about a value that is valid, but too large."""
 ROOM: Final = 65_536
 """Values and characters, names included, in one quick copy. A shared part counts at each occurrence."""
-SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+NUMBERS: Final = frozenset({int, float, bool, type(None)})
+"""The types of JSON that hold neither text nor other values."""
+SCALARS: Final = NUMBERS | {str}
 """The JSON types that contain no other values."""
 _Path: TypeAlias = "tuple[_Path, object, object] | None"
 """The parent path, the key or index below it, and the value that contains it."""

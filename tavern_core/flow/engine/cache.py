@@ -14,7 +14,7 @@ from tavern_core.contract.nodes import Skip
 from tavern_core.errors import StateDamaged
 from tavern_core.flow.engine.cache_keys import joined_key
 from tavern_core.flow.engine.node_outputs import SKIPPED, Outputs
-from tavern_core.flow.engine.node_value_encoding import deep_copy, is_large, size, weight, written
+from tavern_core.flow.engine.node_value_encoding import SIMPLE, deep_copy, is_large, size, weight, written
 from tavern_core.flow.engine.plan_tables import PreparedStep
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.kernel.calls.taint_tracking import has_read
@@ -24,7 +24,6 @@ from tavern_core.kernel.stores.sqlite_file import SqliteFile
 
 StoredOutputs = tuple[bytes, bytes, Outputs]
 """(key, mark, outputs) of a node."""
-_SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _SOURCES: Final = "\0untrusted"
 """Key beside the outputs of a cached answer, which no slot can have: where the untrusted content in them comes from."""
 MOST_ANSWERS: Final = 10_000
@@ -275,4 +274,4 @@ def _marked(outputs: Outputs, sources: Collection[str] | None) -> Outputs:
 
 def _copied(outputs: Outputs) -> Outputs:
     """A copy that the nodes of the run cannot change."""
-    return {key: value if type(value) in _SIMPLE else deep_copy(value) for key, value in outputs.items()}
+    return {key: value if type(value) in SIMPLE else deep_copy(value) for key, value in outputs.items()}

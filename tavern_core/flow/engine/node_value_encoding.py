@@ -13,10 +13,10 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.kernel.nodes.json_values import TAGS, to_plain
+from tavern_core.schema.bounded_json_copying import NUMBERS
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
-NUMBERS: Final = frozenset({int, float, bool, type(None)})
+SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _LARGE: Final = 8_192
 """Characters and, weighted eightfold, values that may be visited without yielding to the event loop."""
 CONTAINERS: Final = frozenset({dict, list, set, bytearray})
@@ -26,13 +26,13 @@ CONTAINERS: Final = frozenset({dict, list, set, bytearray})
 def deep_copy(value: Any) -> Any:
     """A copy that shares nothing mutable with `value`; objects that refuse to be copied are passed on unchanged."""
     kind = type(value)
-    if kind in _SIMPLE or value is Skip:
+    if kind in SIMPLE or value is Skip:
         return value
     try:
         if kind is dict:
-            return {key: item if type(item) in _SIMPLE else deep_copy(item) for key, item in value.items()}
+            return {key: item if type(item) in SIMPLE else deep_copy(item) for key, item in value.items()}
         if kind is list:
-            return [item if type(item) in _SIMPLE else deep_copy(item) for item in value]
+            return [item if type(item) in SIMPLE else deep_copy(item) for item in value]
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - objects of plugins may refuse
         return value
@@ -65,7 +65,7 @@ def weight(value: Any, each_takes: int = 50) -> int:
             stack.extend(each.values())
         elif isinstance(each, list | tuple | set | frozenset):
             stack.extend(each)
-        elif type(each) in _SIMPLE:
+        elif type(each) in SIMPLE:
             total += 8
         else:
             with suppress(Exception):  # an object may refuse to be measured

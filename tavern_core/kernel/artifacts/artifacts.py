@@ -28,14 +28,14 @@ from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.calls.taint_tracking import running_call_has_read, sources_of_running_call
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import locked
-from tavern_core.model.artifact import SCHEME, Artifact
+from tavern_core.model.artifact import MEDIA_TYPE, SCHEME, Artifact
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, check_caller, check_most, owner_of
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.untrusted_content_rules import sources_in
 
 KIND: Final = "artifact"
 _CHUNK: Final = 1 << 20
-_TYPE: Final = r"(?i:[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}(; ?[a-z0-9-]+=[\w.-]+)?)"
+_TYPE: Final = rf"(?i:{MEDIA_TYPE}(; ?[a-z0-9-]+=[\w.-]+)?)"
 _LONGEST_NAME: Final = 200
 _BEGUN: Final = ".new-"
 """Prefix of the names of files that are being written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 
@@ -15,8 +15,7 @@ from tavern_core.kernel.catalogue.call_plan import InternalOperation
 from tavern_core.model.artifact import Artifact
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult, failure
-
-_SCALARS: Final = frozenset({int, float, bool, type(None)})
+from tavern_core.schema.bounded_json_copying import NUMBERS
 
 
 class ArtifactStore(Protocol):
@@ -64,7 +63,7 @@ class LargeResults:
         if (
             not result.ok
             or result.status != "ok"
-            or type(value) in _SCALARS
+            or type(value) in NUMBERS
             or (type(value) is str and len(value) * 4 <= most)
         ):
             return result

@@ -15,10 +15,9 @@ from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.log.log_files import all_files
-from tavern_core.kernel.log.record import LONGEST_RECORD, decode
+from tavern_core.kernel.log.record import LONGEST_RECORD, RESERVED, decode
 
 _BLOCK: Final = 64 * 1024
-_OWN: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
 JsonRecord = dict[str, Any]
 
 
@@ -58,7 +57,7 @@ class LogRecord:
         time, type_, call, plugin, prev, digest = (
             str(record.get(key) or "") for key in ("time", "type", "callId", "plugin", "prev", "hash")
         )
-        data = {key: value for key, value in record.items() if key not in _OWN}
+        data = {key: value for key, value in record.items() if key not in RESERVED}
         return cls(int(record["seq"]), time, type_, call, plugin, data, prev, digest)
 
 

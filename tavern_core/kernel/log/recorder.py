@@ -24,6 +24,7 @@ from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
 from tavern_core.model.result import ToolResult
 from tavern_core.model.safe_printing import printed
+from tavern_core.schema.bounded_json_copying import NUMBERS
 from tavern_core.schema.redact import for_record, named_secrets
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Recorder:
 
     @staticmethod
     def _value(call: ToolCall, value: Any, redact: Redactor) -> Any:
-        if type(value) in _NEVER_SECRET:
+        if type(value) in NUMBERS:
             return value
         return redact_values(redact(value), named_secrets(call.arguments))  # a tool may echo them
 
@@ -319,9 +320,6 @@ def _caller_members(context: CallContext) -> str:
         return ""
     request = f',"requestId":{as_json(context.request_id)}' if context.request_id else ""
     return f',"principal":{as_json(context.principal)}{request}'
-
-
-_NEVER_SECRET = frozenset({int, float, bool, type(None)})
 
 
 class Events:

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.plugins.plugin_record import PluginRecord
 from tavern_core.model.call import CallContext, Rights
-from tavern_core.model.capability_scope import Scope, common, folders, scope_kind
-
-_NET: Final = ("network", "read:web")
+from tavern_core.model.capability_scope import NETWORK, Scope, common, folders, scope_kind
 
 
 def narrow_rights(rights: Rights, context: CallContext) -> Rights:
@@ -58,7 +55,7 @@ class EffectiveScopes:
             for name, scope in record.condition.scopes.items()
         }
         if self.hosts and record.candidate.source == "builtin":  # ``*`` means: no scope
-            found |= {name: ("*", *self.hosts) for name in _NET if name not in found}
+            found |= {name: ("*", *self.hosts) for name in NETWORK if name not in found}
         return found
 
     def places(self, record: PluginRecord) -> Mapping[str, str]:

@@ -18,12 +18,12 @@ from tavern_core.model import depths
 from tavern_core.model.plain_data import with_leaves
 from tavern_core.model.result import NO_REST, ToolError, ToolResult
 from tavern_core.model.safe_printing import printed
+from tavern_core.schema.bounded_json_copying import NUMBERS
 from tavern_core.schema.redact import named_secrets, redact_text
 from tavern_core.schema.secret_encodings import SHORTEST, SecretRedactor, secret_redactor
 from tavern_core.schema.secret_names import is_secret_name
 from tavern_core.schema.secret_scanning import may_hold_secret, redact_sentence
 
-_SCALARS = frozenset({int, float, bool, type(None)})
 _LONGEST_NAME = 40
 """Maximum length of names that are cached as harmless; nearly all are shorter."""
 _OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
@@ -138,7 +138,7 @@ def _is_plainly_harmless(value: Any) -> bool:
         kind = type(item)
         if kind is str:
             texts.append(item)
-        elif kind not in _SCALARS:
+        elif kind not in NUMBERS:
             return False
     return not texts or not may_hold_secret("\n".join(texts))
 
@@ -199,7 +199,7 @@ class StorageRedactor:
         Args:
             given: the arguments of its call, for what is secret by its name.
         """
-        if type(result.value) in _SCALARS and result.error is None and result._rest is NO_REST:
+        if type(result.value) in NUMBERS and result.error is None and result._rest is NO_REST:
             return result
         clean = redact_result(result, named_secrets(given))
         parts = [

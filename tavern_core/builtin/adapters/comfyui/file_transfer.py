@@ -18,14 +18,13 @@ from tavern_core.contract.exchange import Answer, exchange
 from tavern_core.contract.guards.folder import Folder
 from tavern_core.errors import CallError, OutputTooLarge, ToolFailed, UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.model.artifact import SCHEME
+from tavern_core.model.artifact import MEDIA_TYPE, SCHEME
 from tavern_core.model.plain_data import json_digest
 from tavern_core.model.result import Evidence, ToolResult
 from tavern_core.model.safe_printing import shortened
 
 MOST_BYTES: Final = 64_000_000
 """Limit for one file, in either direction."""
-_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")
 _SUFFIX: Final = re.compile(r"\.[a-z0-9]{1,8}\Z")
 _LONGEST_ARGUMENT: Final = 60
 """The maximum length of one argument in the evidence."""
@@ -112,7 +111,11 @@ async def keep(data: bytes, media_type: str, name: str, node: str, url: str, cal
         url: where the file is at the server.
     """
     base_name = re.split(r"[/\\]", sayable(name, 200))[-1]
-    kind = media_type if _TYPE.match(media_type) else mimetypes.guess_type(base_name)[0] or "application/octet-stream"
+    kind = (
+        media_type
+        if re.fullmatch(MEDIA_TYPE, media_type)
+        else mimetypes.guess_type(base_name)[0] or "application/octet-stream"
+    )
 
     def store() -> tuple[str, dict[str, Any]]:
         return f"sha256:{hashlib.sha256(data).hexdigest()}", call.context.keep(data, kind, base_name)

@@ -17,6 +17,7 @@ from tavern_core.builtin.adapters.n8n.api_client import N8nApi
 from tavern_core.contract.adapters import UpstreamCall, UpstreamTool
 from tavern_core.contract.exchange import Answer, exchange
 from tavern_core.errors import ToolFailed, UpstreamError
+from tavern_core.model.artifact import MEDIA_TYPE
 from tavern_core.model.result import Evidence, ToolResult
 
 _MOST_BYTES: Final = 64_000_000
@@ -24,7 +25,6 @@ _TIMEOUTS: Final = (30.0, None, 30.0, 30.0)
 """Connecting, reading, writing, waiting for a connection: a workflow may take until the deadline of the call."""
 _IN_QUERY: Final = frozenset({"GET", "HEAD", "DELETE"})
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}\Z")
 _STARTED: Final = "Workflow was started"
 _OWN_REFUSAL: Final = re.compile(r": Authorization (?:is required|data is wrong|problem)!")
 """Refusals by n8n itself, before a workflow begins."""
@@ -86,7 +86,7 @@ async def _result_of(answer: Answer, tool: UpstreamTool, call: UpstreamCall) -> 
         return value
     if kind.startswith("text/"):
         return answer.text
-    if not _MEDIA_TYPE.match(kind):
+    if not re.fullmatch(MEDIA_TYPE, kind):
         kind = "application/octet-stream"
     link = await asyncio.to_thread(call.context.keep, answer.body, kind, tool.name)
     return ToolResult(True, {"file": link["uri"], "mediaType": kind, "bytes": len(answer.body)}, content=(link,))
