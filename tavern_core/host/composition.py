@@ -9,10 +9,10 @@ bound. The caller passes the built-in plugins; this module does not know them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.stores import RecordStore
 from tavern_core.flow.composition import WorkflowServices
@@ -84,6 +84,9 @@ from tavern_core.observability.metrics import Metrics
 from tavern_core.review.import_crash_guard import ImportWatch
 from tavern_core.review.permitted_service_methods import ReadOnlyServiceMethods
 from tavern_core.upstreams.composition import ConfiguredUpstreams
+
+if TYPE_CHECKING:
+    from tavern_core.agents.agents import Agents
 
 _KB: Final = ("core-knowledge", "tavern_core.builtin.tools.knowledge", False)
 
@@ -298,6 +301,20 @@ def _watched(base: Foundation, pipeline: Pipeline, metrics: Metrics) -> Pipeline
     from tavern_core.observability.observed import ObservedPipeline
 
     return ObservedPipeline(pipeline, metrics if metrics.is_on else None, base.version, wanted=wanted)
+
+
+def agents_of(host: Host, wait: Callable[[Any], Any]) -> Agents:
+    """`tavern.agents`; imported with its first use."""
+    from tavern_core.agents.agent_services import AgentServices
+    from tavern_core.agents.agents import Agents
+    from tavern_core.agents.profile_resolution import KnownNames
+    from tavern_core.agents.read_result_tool import reading_tool
+
+    services = AgentServices(
+        host.catalogue, host.calls.pipeline, host.flow, host.state, host.plugins.sections,
+        reading_tool(host.state.artifacts), KnownNames(host.flow, host.plugins.skills, host.knowledge),
+    )  # fmt: skip
+    return Agents(services, wait)
 
 
 def _retrieval(specs: ToolSpecs, files: WorkflowFiles) -> Retrieval:

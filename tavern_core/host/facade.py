@@ -28,7 +28,7 @@ from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallMisused, ConnectionLost, UsageError
-from tavern_core.host.composition import Options, compose
+from tavern_core.host.composition import Options, agents_of, compose
 from tavern_core.host.host import Host, OutsideCall
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.calls.pipeline import AS_JOB, DRY_RUN
@@ -170,8 +170,6 @@ class Tavern:
             raise UsageError(error.message, hint=error.fix)
         with self._making_agents:  # threads share one
             if self._agents is None:
-                from tavern_core.host.lazy_agents import agents_of
-
                 self._agents = agents_of(self._host, self.wait)
             return self._agents
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core import Plugin, Tavern
+from tavern_core.agents.profile_resolution import KnownNames
 from tavern_core.agents.prompt import PromptBuilder
-from tavern_core.host.lazy_agents import prompts_of
 from tavern_core.model.tool import Example, ToolSpec
 
 LATE = "After 30 days a manager decides about refunds."
@@ -77,4 +77,5 @@ def shop(folder: Path, language: str = "en", **profiles: dict[str, Any]) -> Iter
         "knowledge": {"handbook": {"path": str(folder / "handbook"), "description": "Rules of the shop."}},
     }
     with Tavern.open(config, home=folder / "home", plugins=[Plugin(TOOLS, name="shop")]) as tavern:
-        yield tavern, prompts_of(tavern._host)
+        host = tavern._host
+        yield tavern, PromptBuilder(host.catalogue, KnownNames(host.flow, host.plugins.skills, host.knowledge))
