@@ -204,7 +204,7 @@ class _PromptDraft:
             name: used.count(name) for name in (AVAILABLE_TOOLS, SKILLS, KNOWLEDGE) if name in used
         }
         """Placeholder → the number of its occurrences in the template."""
-        self.room = self.budget = 0
+        self.room = 0
         self.tools: list[dict[str, Any]] = []
         self._parts = dict.fromkeys(self.uses, "")
         self._left_out: list[OmittedPart] = []
@@ -217,7 +217,7 @@ class _PromptDraft:
             hint = "shorten the prompt, or raise context_tokens: the prompt has half of them"
             finding = Finding(CODE, message, hint, Location(f"profile {profile}", pointer="prompt"))
             raise ProfileInvalid(finding.located, hint=hint, findings=(finding,))
-        self.budget, self.room = budget, budget - size
+        self.room = budget - size
 
     def put(self, name: str, text: str, room: int) -> int:
         """Fill in a placeholder if there is room for all of its occurrences; return the remaining room."""

@@ -16,7 +16,7 @@ from tavern_core.errors import InputInvalid, UpstreamError, sayable
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.isolation.codec import Codec
 from tavern_core.isolation.node_codec import ANSWERS, ENDED, NO_END, VALUES
-from tavern_core.isolation.stream_calls import StreamingRequest, begin_talk
+from tavern_core.isolation.stream_calls import StreamingRequest, begin_node
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import validated_message
 from tavern_core.isolation.worker_connections import ConnectionKind
@@ -175,7 +175,7 @@ class _RemoteNode:
     async def _begin_stream(self, given: dict[str, Any]) -> StreamingRequest:
         streams = given["streams"]
         request = {**given, "streams": len(streams)}
-        return await self.supervisor.with_worker_later(lambda worker: begin_talk(worker, "node", request, streams))  # type: ignore[no-any-return]
+        return await self.supervisor.with_worker_later(lambda worker: begin_node(worker, request, streams))  # type: ignore[no-any-return]
 
     def _decoded(self, codec: Codec, packed: Any) -> Any:
         try:

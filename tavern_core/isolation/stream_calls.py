@@ -160,11 +160,11 @@ class StreamingRequest:
                 self._out.send(message)
 
 
-async def begin_talk(
-    worker: WorkerClient, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
+async def begin_node(
+    worker: WorkerClient, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
 ) -> StreamingRequest:
-    """Send a request with a streamed answer. Raises Undelivered: the worker had already died."""
-    pending = worker.begin_request(do, given, "loop")
+    """Run a node whose answer is streamed. Raises Undelivered: the worker had already died."""
+    pending = worker.begin_request("node", given, "loop")
     if (channel := pending.channel) is None:
         channel = await worker.take_later("loop")
         worker.frames[pending.number] = current.get()

@@ -71,7 +71,6 @@ class RunPart(Protocol):
     facilities: NodeFacilities
     around: NodeInterceptor | None
     cache: NodeCache | None
-    answers: dict[str, Any]
     concurrency: RunConcurrency | None
     """Its limits, if it has any."""
     grace: float

@@ -43,7 +43,6 @@ _GIVE_BACK_S: Final = 0.25
 class PlannedCall:
     """The call that a token stands for."""
 
-    token: str
     tool: str
     arguments: Mapping[str, Any] | None
     """None: they contained secrets and were not stored; the caller passes them again."""
@@ -118,7 +117,7 @@ class PlanTokens:
         if context is not None and record.owner != owner_of(context):
             raise _refused("it is not a token of this caller")
         data = json.loads(record.data)
-        return PlannedCall(record.key, data["tool"], data["arguments"])
+        return PlannedCall(data["tool"], data["arguments"])
 
     async def check(
         self, token: str, plan: CallPlan, call: ToolCall, mode: ExecutionMode, left: float | None

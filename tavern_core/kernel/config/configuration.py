@@ -87,7 +87,6 @@ class LoadedConfig:
 class ConfigFiles:
     """The sources of a host's configuration; the files need not exist."""
 
-    home: Path
     user: Path
     project: Path | None
 
@@ -206,11 +205,11 @@ def files(
 ) -> ConfigFiles:
     """The sources of the configuration, without checking their content."""
     cwd = _working_folder().absolute()
-    home_folder, user_file = home_and_user_file(home, os.environ, cwd)
+    _, user_file = home_and_user_file(home, os.environ, cwd)
     if config is not None:
-        return ConfigFiles(home_folder, user_file, cwd / Path(config).expanduser())
+        return ConfigFiles(user_file, cwd / Path(config).expanduser())
     project, _ = find_project_layer(cwd)
-    return ConfigFiles(home_folder, user_file, Path(project.name) if project is not None else None)
+    return ConfigFiles(user_file, Path(project.name) if project is not None else None)
 
 
 def show(loaded: LoadedConfig) -> list[MaskedValue]:

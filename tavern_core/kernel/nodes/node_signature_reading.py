@@ -164,7 +164,7 @@ class _NodeReader:
     """Reads one marked function or class."""
 
     def __init__(self, offer: Any, mark: NodeMark, owner: NodeOwner) -> None:
-        self.offer, self.mark, self.owner = offer, mark, owner
+        self.mark, self.owner = mark, owner
         self.cls = offer if isinstance(offer, type) else None
         self.name = mark.type or getattr(offer, "__name__", type(offer).__name__)
         self.where = ""

@@ -62,10 +62,9 @@ class PluginCondition:
 class ActiveCalls:
     """The running calls of one plugin, whose end waits for them. Only atomic set operations change `calls`."""
 
-    __slots__ = ("calls", "owner")
+    __slots__ = ("calls",)
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
+    def __init__(self) -> None:
         self.calls: set[Any] = set()
         """Of type `RunningCall`."""
 
@@ -95,7 +94,7 @@ class PluginRecord:
         self.ctx: PluginContext | None = None
         self.facilities: GrantedFacilities | None = None
         """The host's side of its context, while that is valid."""
-        self.usage = ActiveCalls(candidate.name)
+        self.usage = ActiveCalls()
         self.implementations: tuple[HookImplementation, ...] = ()
         self.started: list[Any] = []
         """The services that were started, in order."""

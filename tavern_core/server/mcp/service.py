@@ -77,7 +77,6 @@ class McpService:
     """The MCP side of one open host."""
 
     def __init__(self, tavern: Tavern) -> None:
-        self.tavern = tavern
         self.config = config = tavern.config.mcp
         self.pages = ListPages()
         self.listings = ToolListings(tavern, config.page)
