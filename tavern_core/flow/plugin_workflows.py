@@ -23,8 +23,7 @@ class PluginWorkflows:
         self._lifecycle = lifecycle
         self._contributions = lifecycle.tables.contributions
         self._portal = base.portal
-        self._cache = base.home / "cache" / "unpacked"
-        """The folder of unpacked zipped plugins."""
+        self._cache = base.unpacked
         self._unpacked: dict[str, tuple[Any, Path | None]] = {}
         """Plugin → (its stamp, the folder of its files)."""
 

@@ -78,6 +78,11 @@ class Foundation:
         return self.loaded.home
 
     @property
+    def unpacked(self) -> Path:
+        """The folder in which zipped plugins are unpacked."""
+        return self.home / "cache" / "unpacked"
+
+    @property
     def file(self) -> str:
         """The name of the configuration in messages."""
         return self.loaded.project_file.name if self.loaded.project_file else "tavern.yaml"

@@ -216,8 +216,7 @@ async def _add_profiles(record: PluginRecord, offered: dict[str, dict[str, Any]]
         return
     from tavern_core.kernel.plugins.agent_profile_loader import profiles_in
 
-    cache = tables.base.home / "cache" / "unpacked"
-    found, findings = await _aside(record, tables, profiles_in, record.candidate, cache)
+    found, findings = await _aside(record, tables, profiles_in, record.candidate, tables.base.unpacked)
     for finding in findings:
         tables.diagnostics.add_finding(finding, plugin=record.name)
     _offer(record, offered, "profiles", found)

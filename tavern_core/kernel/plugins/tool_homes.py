@@ -27,8 +27,6 @@ class ToolHomes:
 
     def __init__(self, tables: HostRegistries, sandboxes: SandboxSource) -> None:
         self._tables, self._sandboxes = tables, sandboxes
-        self._cache = tables.base.home / "cache" / "unpacked"
-        """The folder in which zipped plugins are unpacked."""
 
     def of(self, record: PluginRecord, spec: ToolSpec, executor: str) -> ToolHome:
         """The facilities that an executor gets from the plugin whose tool it runs.
@@ -47,7 +45,7 @@ class ToolHomes:
 
         home = ToolHome(
             record.name,
-            record.candidate.unpacked(self._cache),
+            record.candidate.unpacked(self._tables.base.unpacked),
             self._tables.base.config.limits,
             service,
             lambda: resolve(record.name, spec.local_name),
