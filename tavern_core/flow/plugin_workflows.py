@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tavern_core.errors import PluginError
 from tavern_core.flow.workflow_files import WorkflowSource, workflow_files
+from tavern_core.kernel.files.safe_paths import beneath
 from tavern_core.kernel.manifest.workflow_file_codec import SUFFIX
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.plugin_record import PluginRecord
@@ -57,8 +58,7 @@ class PluginWorkflows:
         root = self._root(record) if entry is not None else None
         if entry is None or root is None:
             return None
-        place = (root / entry).resolve()
-        return place if place.is_relative_to(root.resolve()) else None
+        return beneath(root, entry)
 
     def _root(self, record: PluginRecord) -> Path | None:
         """The folder of a plugin; for a zipped one, its unpacked folder."""

@@ -23,6 +23,7 @@ from tavern_core.kernel.files.atomic_file import kept_mode, write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.files.file_stamp import Stamp, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.kernel.files.safe_paths import beneath
 from tavern_core.kernel.manifest.workflow_file_codec import (
     LARGEST_FILE,
     SUFFIX,
@@ -263,8 +264,7 @@ class WorkflowFiles:
             raise WorkflowInvalid(
                 f"workflow {id_}: plugin {source.plugin} has no folder", hint="bring its content instead of a path"
             )
-        path = (folder / content).resolve()
-        if not path.is_relative_to(folder.resolve()):
+        if (path := beneath(folder, content)) is None:
             raise WorkflowInvalid(
                 f"workflow {id_}: {content} is not inside of plugin {source.plugin}",
                 hint="write a path relative to plugin.yaml",

@@ -68,6 +68,12 @@ def inside(folder: Path, relative: str, *, roots: Sequence[Path] = ()) -> Path |
     return f"{relative!r} is a link that leaves the plugin's folder"
 
 
+def beneath(folder: Path, relative: str | Path) -> Path | None:
+    """The real path of `relative` beneath `folder`; None: it leads out. It need not exist."""
+    place = (folder / relative).resolve()
+    return place if place.is_relative_to(folder.resolve()) else None
+
+
 def _has_link(folder: Path, relative: str) -> bool:
     """True when a part of `relative` is a symbolic link; resolving the whole path costs ten times as much."""
     here = str(folder)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tavern_core.contract.nodes import NODE_MARK, node_mark_of
 from tavern_core.errors import ActivationFailed
+from tavern_core.kernel.files.safe_paths import beneath
 
 
 def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list[Any]:
@@ -28,8 +29,8 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
     """
     if folder is None:
         return _in_archive(package, entry, plugin)
-    place = (folder / entry).resolve()
-    if not place.is_relative_to(folder.resolve()) or not place.exists():
+    place = beneath(folder, entry)
+    if place is None or not place.exists():
         raise _not_inside(entry, plugin)
     if place.is_file() and place.suffix != ".py":
         raise ActivationFailed(

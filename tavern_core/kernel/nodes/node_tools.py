@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tavern_core.errors import TavernError
 from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.kernel.files.safe_paths import beneath
 from tavern_core.kernel.manifest.workflow_file_codec import LARGEST_FILE, read_workflow
 from tavern_core.schema.slot_to_schema import node_schema, workflow_schema
 
@@ -51,8 +52,7 @@ def workflow_behind(spec: ToolSpec, folder: Path | None) -> Workflow | None:
     if folder is None or not isinstance(written, str):
         return None
     for name in workflow_file_names(written):
-        path = (folder / name).resolve()
-        if path.is_relative_to(folder.resolve()) and path.is_file():
+        if (path := beneath(folder, name)) is not None and path.is_file():
             try:
                 with open_regular(path) as file:
                     return read_workflow(file.read(LARGEST_FILE + 1), str(path), path.stem)

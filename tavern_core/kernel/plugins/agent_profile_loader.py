@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tavern_core.errors import ActivationFailed, Finding, ProfileInvalid
 from tavern_core.kernel.access.profile_files import ProfileFiles
+from tavern_core.kernel.files.safe_paths import beneath
 from tavern_core.kernel.plugins.candidate import PluginCandidate
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def profiles_in(candidate: PluginCandidate, cache: Path) -> tuple[dict[str, Agen
     if not isinstance(entry, Entry):
         return {}, []
     root = candidate.unpacked(cache)
-    place = None if root is None else (root / entry.entry).resolve()
-    if root is None or place is None or not place.exists() or not place.is_relative_to(root.resolve()):
+    place = None if root is None else beneath(root, entry.entry)
+    if place is None or not place.exists():
         raise ActivationFailed(
             f"{candidate.name}: profiles.entry {entry.entry!r} is not a file or folder inside the plugin",
             hint="create it, or write its path relative to plugin.yaml",
