@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tavern_core.errors import ActivationFailed, PluginError, TavernError
 from tavern_core.kernel.plugins.candidate import PluginCandidate
+from tavern_core.model.safe_printing import said
 from tavern_core.schema.secret_scanning import redact_text
 
 
@@ -23,7 +24,7 @@ def as_activation_error(error: BaseException, candidate: PluginCandidate) -> Plu
         return ActivationFailed(text, hint=error.hint, findings=error.findings, cause=error.code, **more)
     place = place_in_plugin(error, candidate.folder)
     at = f" at {place}" if place else ""
-    summary = redact_text(f"{type(error).__name__}: {_text(error)}".rstrip(": "))
+    summary = redact_text(f"{type(error).__name__}: {said(error)}".rstrip(": "))
     hint = _hint(error, candidate)
     return ActivationFailed(f"{candidate.name} could not be activated{at}: {summary}", hint=hint, place=place)
 
@@ -52,10 +53,3 @@ def _hint(error: BaseException, candidate: PluginCandidate) -> str:
     if isinstance(error, SystemExit):
         return "a plugin must not call sys.exit() when it is imported"
     return f"correct it, then `tavern plugins reload {candidate.name}`"
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:2000]
-    except Exception:  # noqa: BLE001 - a hostile __str__
-        return ""
