@@ -38,8 +38,6 @@ class PreparedSchema:
 
     draft: Draft
     schema: Schema
-    unchecked: tuple[str, ...] = ()
-    """Unsupported patterns of a foreign schema: values are not validated against them."""
 
 
 def flaws_of(schema: object, *, is_foreign: bool = False) -> list[SchemaProblem]:
@@ -76,17 +74,16 @@ def prepare(
     if errors := [flaw for flaw in flaws_of(copy, is_foreign=is_foreign) if flaw.severity == "error"]:
         raise schema_invalid(errors, name)
     draft: Draft = "2020-12"
-    unchecked: tuple[str, ...] = ()
     if isinstance(copy, dict):
         draft = draft_of(copy) or draft
         if closing is not None:
             closing(copy, draft == "draft-07")
         if is_foreign:  # after closing, which needs every name that the schema declares
-            unchecked = _leave_untried_out(copy)
+            _leave_untried_out(copy)
         for node in nodes_of(copy):
             for keyword in _ANNOTATIONS:
                 node.pop(keyword, None)
-    return PreparedSchema(draft, copy, unchecked)
+    return PreparedSchema(draft, copy)
 
 
 def untried_patterns(schema: Schema) -> Iterator[tuple[str, str, str]]:
@@ -115,8 +112,8 @@ def checkable(schema: dict[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def _leave_untried_out(schema: dict[str, Any]) -> tuple[str, ...]:
-    """Remove the patterns that cannot be tried, and return them. The rest accepts all that the whole would accept.
+def _leave_untried_out(schema: dict[str, Any]) -> None:
+    """Remove the patterns that cannot be tried. The rest accepts all that the whole would accept.
 
     Any text may fit such a pattern, and a property under one may be anything. So what refuses values that fit a schema with
     such a pattern (`not`, `if`, more than one of `oneOf`, too many that a `contains` counts) is removed, too.
@@ -125,14 +122,14 @@ def _leave_untried_out(schema: dict[str, Any]) -> tuple[str, ...]:
     of_text = [node for node in nodes if isinstance(pattern := node.get("pattern"), str) and pattern_flaw(pattern)]
     of_names = [(node, name) for node in nodes for name in _patterns_of_names(node) if pattern_flaw(name)]
     if not of_text and not of_names:
-        return ()
+        return
     refs = SchemaReferences(schema)
     # `unevaluated*` may be removed below, and it is not known here where a dynamic reference leads.
     found = [*of_text, *(node for node, _ in of_names), *(node for node in nodes if not _UNSURE.isdisjoint(node))]
     vague = leading_to(found, nodes, lambda node: _applied(node, refs))
-    patterns = [node.pop("pattern") for node in of_text]
+    for node in of_text:
+        del node["pattern"]
     for node, name in of_names:
-        patterns.append(name)
         del node["patternProperties"][name]
         node.pop("additionalProperties", None)
     is_open = bool(of_names)
@@ -148,7 +145,6 @@ def _leave_untried_out(schema: dict[str, Any]) -> tuple[str, ...]:
     for node in nodes if is_open else ():
         node.pop("unevaluatedProperties", None)
         node.pop("unevaluatedItems", None)
-    return tuple(dict.fromkeys(patterns))
 
 
 def _patterns_of_names(node: dict[str, Any]) -> list[str]:

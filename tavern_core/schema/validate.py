@@ -68,13 +68,6 @@ class Validator:
         return self
 
     @property
-    def unchecked(self) -> tuple[str, ...]:
-        """The unsupported patterns of a foreign schema, which are not validated."""
-        prepared = self.build()._prepared
-        assert prepared is not None
-        return prepared.unchecked
-
-    @property
     def judged_by(self) -> dict[str, Any] | bool:
         """The schema used for validation: as written, but closed (parameters). Do not change it."""
         prepared = self.build()._prepared
@@ -185,7 +178,7 @@ def compile_validator(schema: Mapping[str, Any] | bool, *, name: str = "", is_fo
         schema: JSON Schema, draft 7, 2019-09 or 2020-12 (by `$schema`, default 2020-12). It is not changed, and must
             not be changed before the first use.
         name: the owner of the schema, e.g. the tool id; used in errors.
-        is_foreign: it comes from another product. Its unsupported patterns are not validated (`unchecked`).
+        is_foreign: it comes from another product. Its unsupported patterns are not validated (`prepare.untried_patterns`).
     """
     return Validator(schema, name, close, is_foreign)
 
