@@ -90,15 +90,15 @@ class _PatchReader:
             raise _refused("PATCH_TOO_LARGE", text, operation, "split the patch")
         source = operation.source
         if source is not None:
-            source = self._known(operation, source, "from")
+            source = self._known(operation, source)
             if operation.op == "move":
                 self._judge_change(operation, source)
         if operation.op == "test" or operation.path[:1] not in (("nodes",), ("edges",)):
             self._judge_top(operation, operation.path)
-            return replace(operation, path=self._known(operation, operation.path, "path"), source=source)
+            return replace(operation, path=self._known(operation, operation.path), source=source)
         if len(operation.path) == 2 and operation.op in ("add", "copy", "move"):
             return self._added(operation, source)
-        path = self._known(operation, operation.path, "path")
+        path = self._known(operation, operation.path)
         self._judge_change(operation, path)
         value = operation.value
         if operation.op == "replace" and len(path) == 2:
@@ -179,7 +179,7 @@ class _PatchReader:
                 raise PatchRefused(replace(wrong, pointer=exact_pointer((*operation.path, name))))
         return found
 
-    def _known(self, operation: Operation, parts: PointerParts, member: str) -> PointerParts:
+    def _known(self, operation: Operation, parts: PointerParts) -> PointerParts:
         """A path with the id in place of a number."""
         self._judge_top(operation, parts)
         if len(parts) < 2 or parts[0] not in SECTIONS:

@@ -330,7 +330,7 @@ class StepCacheKeys:
         self.keys = [b""] * len(prepared.works)
         self.marks = [b""] * len(prepared.works)
 
-    def key(self, number: int, work: PreparedStep) -> bytes:
+    def key(self, work: PreparedStep) -> bytes:
         """The key of a step whose sources have ended (or, for streams, begun), without lazy ones."""
         marks, extra = self.marks, []
         for step, place in work.upstream:

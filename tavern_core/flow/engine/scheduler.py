@@ -383,7 +383,7 @@ class Scheduler:
     def _start_special(self, number: int, work: PreparedStep, inputs: dict[str, Any]) -> None:
         """Start a step without node code: a bypassed one, the interface, a group."""
         kind = work.step.kind
-        self.depends.marks[number] = self.depends.key(number, work)
+        self.depends.marks[number] = self.depends.key(work)
         if work.step.bypass is not None:
             self._done(number, self._bypassed(work, inputs), "complete", is_marked=True)
         elif kind == "input":
@@ -471,7 +471,7 @@ class Scheduler:
         self, number: int, work: PreparedStep, inputs: Mapping[str, Any], changed: bytes
     ) -> tuple[bytes, bool]:
         """The key under which the answer of a step is stored, and whether other runs may reuse it."""
-        key, is_pure = self.depends.key(number, work), not work.step.streams
+        key, is_pure = self.depends.key(work), not work.step.streams
         if work.lazy_upstream:
             key, is_known = self.depends.with_lazy(key, work)
             is_pure = is_pure and is_known
@@ -547,7 +547,7 @@ class Scheduler:
             if work.step.kind != "node":
                 outputs = answer
                 if work.step.kind == "output" and self.out is None and self.run.cache is not None:
-                    path, key = self.prefix + work.step.id, self.depends.key(number, work)
+                    path, key = self.prefix + work.step.id, self.depends.key(work)
                     self.run.cache.store(self.run, path, key, work, outputs, False)
             else:
                 outputs = answer.outputs if how else outputs_of(work, answer)

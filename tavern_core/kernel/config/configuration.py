@@ -177,8 +177,8 @@ def state_root(home: Path) -> Path:
     return root if home.is_relative_to(root) else home
 
 
-def prepare_home(loaded: LoadedConfig) -> Path:
-    """Create the state folder, private to its owner, and check that it is writable; returns it.
+def prepare_home(loaded: LoadedConfig) -> None:
+    """Create the state folder, private to its owner, and check that it is writable.
 
     Raises:
         ConfigInvalid: it cannot be created or written (CONFIG_INVALID).
@@ -195,7 +195,6 @@ def prepare_home(loaded: LoadedConfig) -> Path:
             hint=f"give yourself write permission, or set {HOME_VARIABLE} to another folder",
             path=str(home),
         )
-    return home
 
 
 def files(

@@ -61,7 +61,7 @@ def cannot(doing: str, path: Path, error: OSError) -> StateDamaged:
     )
 
 
-def make_private_folder(folder: Path) -> Path:
+def make_private_folder(folder: Path) -> None:
     """Create `folder` and its missing parents, readable only by their owner; existing folders are not changed.
 
     Raises:
@@ -74,7 +74,6 @@ def make_private_folder(folder: Path) -> Path:
                 each.mkdir(mode=PRIVATE_FOLDER)
         if not folder.is_dir():
             raise NotADirectoryError(errno.EEXIST, "is not a folder")
-    return folder
 
 
 def write_atomic(path: Path, text: str | bytes, mode: int = PRIVATE_FILE, *, durable: bool = True) -> None:

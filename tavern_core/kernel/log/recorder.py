@@ -265,11 +265,10 @@ class Recorder:
         """Record any other event that `audit.required` covers; False if it must be in the log and is not."""
         return self.emit(Event(type_, time.time(), data, plugin=plugin)) or not self._required
 
-    def note_large(self, type_: str, data: Mapping[str, Any], logged: Mapping[str, Any]) -> Event:
+    def note_large(self, type_: str, data: Mapping[str, Any], logged: Mapping[str, Any]) -> None:
         """`note` for an event that is too large for the log, which gets `logged` in place of `data`."""
         event = Event(type_, time.time(), data)
         self.emit(event, Event(type_, event.time, logged))
-        return event
 
     def show(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> None:
         """Emit an event for subscribers alone: there are too many of its kind for the log."""
