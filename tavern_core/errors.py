@@ -145,6 +145,12 @@ class Finding(Problem):
     def located(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
 
+    @property
+    def in_text(self) -> str:
+        """The message with its line and column, for a text that is in no file."""
+        where = self.where
+        return f"line {where.line}, column {where.column}: {self.message}" if where and where.line else self.message
+
     def to_json(self) -> dict[str, Any]:
         where = self.where
         return {

@@ -98,10 +98,7 @@ def read_answer(answer: LLMAnswer) -> ParsedAnswer | PatchProblem:
         document = read_json(part, _FILE, code="BAD_JSON")
         if document.findings:
             first = document.findings[0]
-            place = (
-                f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
-            )
-            first_problem = first_problem or PatchProblem("BAD_JSON", f"{place}{first.message}", hint=first.hint)
+            first_problem = first_problem or PatchProblem("BAD_JSON", first.in_text, hint=first.hint)
         else:
             documents.append(document.data)
     patches = [data for data in documents if _is_patch(data)]

@@ -286,10 +286,7 @@ def _parsed(text: str | bytes) -> Any:
     if not document.findings:
         return document.data
     first = document.findings[0]
-    place = f"line {first.where.line}, column {first.where.column}: " if first.where and first.where.line else ""
-    raise PatchRefused(
-        PatchProblem("NOT_JSON", f"the text of the patch is not JSON: {place}{first.message}", hint=first.hint)
-    )
+    raise PatchRefused(PatchProblem("NOT_JSON", f"the text of the patch is not JSON: {first.in_text}", hint=first.hint))
 
 
 def projected_workflow(workflow: Workflow) -> dict[str, Any]:
