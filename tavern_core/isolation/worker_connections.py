@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from tavern_core.errors import UpstreamError
 from tavern_core.isolation.transport import FrameChannel
 from tavern_core.isolation.worker_process import Spawned, WorkerListener, WorkerProcess, WorkerSettings
-from tavern_core.kernel.execution.portal import COPIED_HINT
+from tavern_core.kernel.execution.portal import COPIED_HINT, fork_problem
 from tavern_core.kernel.execution.sync_async_drivers import CancelledBeforeStart, TimeLimit
 
 ConnectionKind = Literal["sync", "loop"]
@@ -57,7 +57,7 @@ class WorkerConnections(WorkerProcess):
 
     def _taken(self, kind: ConnectionKind, send: Callable[[dict[str, Any], int], bool | None]) -> FrameChannel | None:
         if os.getpid() != self._host:
-            text = f"the worker of {self.plugin} belongs to process {self._host}, and this is a forked copy of it"
+            text = fork_problem(self._host, f"the worker of {self.plugin}")
             raise UpstreamError(text, hint=COPIED_HINT, outcome="none")
         with self._lock:
             if self.is_over:

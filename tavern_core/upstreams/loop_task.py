@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from tavern_core.errors import ConnectionLost
+from tavern_core.kernel.execution.portal import closed_error
 from tavern_core.upstreams.session import CLOSE_S
 
 T = TypeVar("T")
@@ -76,12 +76,12 @@ class LoopTask(Generic[T]):
         try:
             self._answers.append(await self._work)
         except GeneratorExit:
-            self._errors.append(_closed())
+            self._errors.append(closed_error())
             self._wake()
             raise
         except asyncio.CancelledError as error:
             is_ours = self._is_given_up or not self._task.cancelling()  # else the host ends what is left when it closes
-            self._errors.append(error if is_ours else _closed())
+            self._errors.append(error if is_ours else closed_error())
         except BaseException as error:  # noqa: BLE001 - the caller gets it as it is, and the loop goes on
             self._errors.append(error)
         self._wake()
@@ -89,7 +89,7 @@ class LoopTask(Generic[T]):
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not self._answers and not self._errors:  # it was cancelled before it began
             self._work.close()
-            self._errors.append(asyncio.CancelledError() if self._is_given_up else _closed())
+            self._errors.append(asyncio.CancelledError() if self._is_given_up else closed_error())
             self._wake()
 
     def _wake(self) -> None:
@@ -102,7 +102,3 @@ class LoopTask(Generic[T]):
     def _notify(self) -> None:
         if not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _closed() -> ConnectionLost:
-    return ConnectionLost("the host was closed before there was an answer", outcome="unknown")

@@ -18,13 +18,9 @@ T = TypeVar("T")
 COPIED_HINT = "open a separate host in the forked process"
 
 
-def fork_problem(owner: int) -> str:
-    """The problem of a copy of an open host.
-
-    Args:
-        owner: the process that opened it.
-    """
-    return f"this host belongs to process {owner}, and this is a forked copy of it"
+def fork_problem(owner: int, what: str = "this host") -> str:
+    """The problem of a copy of what process `owner` has opened."""
+    return f"{what} belongs to process {owner}, and this is a forked copy of it"
 
 
 class Portal:
@@ -69,7 +65,7 @@ class Portal:
             return future.result()
         except concurrent.futures.CancelledError:
             if self._closed:
-                raise _closed() from None
+                raise closed_error() from None
             raise
         except (KeyboardInterrupt, SystemExit):
             future.cancel()
@@ -189,8 +185,9 @@ def _serve(loop: asyncio.AbstractEventLoop, begun: set[concurrent.futures.Future
 
 def _refuse(future: concurrent.futures.Future[Any]) -> None:
     with suppress(concurrent.futures.InvalidStateError):  # it is answered, or was cancelled meanwhile
-        future.set_exception(_closed())
+        future.set_exception(closed_error())
 
 
-def _closed() -> ConnectionLost:
+def closed_error() -> ConnectionLost:
+    """The error of a call that has no answer when the host is closed."""
     return ConnectionLost("the host was closed before there was an answer", outcome="unknown")
