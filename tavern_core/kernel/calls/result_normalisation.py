@@ -78,12 +78,7 @@ def plain(value: Any, limit: int, tool: str) -> Any:
 
 def _refuse_too_much(problem: SchemaProblem, limit: int, tool: str) -> None:
     if problem.message.startswith(TOO_MUCH):
-        raise OutputTooLarge(
-            f"{tool} answered too much: {problem}",
-            hint="ask for less, or raise limits.outputBytes",
-            outcome="done",
-            limit=limit,
-        )
+        raise _too_large(f"{tool} answered too much: {problem}", limit)
 
 
 def is_content_answer(value: Mapping[Any, Any]) -> bool:
@@ -169,9 +164,9 @@ def _not_json(tool: str, reason: str, value: Any) -> OutputInvalid:
 
 def _fits(size: int, limit: int, tool: str) -> None:
     if size > limit:
-        raise OutputTooLarge(
-            f"{tool} answered {size} characters; the limit is {limit}",
-            hint="ask for less, or raise limits.outputBytes",
-            outcome="done",
-            limit=limit,
-        )
+        raise _too_large(f"{tool} answered {size} characters; the limit is {limit}", limit)
+
+
+def _too_large(message: str, limit: int) -> OutputTooLarge:
+    hint = "ask for less, or raise limits.outputBytes"
+    return OutputTooLarge(message, hint=hint, outcome="done", limit=limit)
