@@ -7,7 +7,6 @@ confine.py                    the layers, applied to this process
 layer_probe.py                the layers of this machine
 rlimits.py, namespaces.py, privileges.py, landlock.py, seccomp.py   one layer each
 launcher.py                   a program in a box, with a PID namespace
-run.py                        the same, as a command
 egress_proxy_socket.py        the only way out of a box with its own network
 fork_server.py                a small process that forks others
 fork_server_client.py         the host's connection to it

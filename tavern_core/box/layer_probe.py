@@ -1,4 +1,4 @@
-"""The layers that this machine offers to this user: a short-lived process tries them once."""
+"""The layers that this machine offers to this user: a short-lived process, which runs this file by its path, tries them once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final
+
+if __name__ == "__main__":  # without site-packages
+    sys.path.append(__file__.rpartition("/tavern_core/")[0])
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
 from tavern_core.box.policy import LANDLOCK, LAYERS, LIMITS, NAMESPACES, PRIVILEGES, PROCESSES, SECCOMP, BoxPolicy
 
-PROGRAM: Final = Path(__file__).with_name("run.py")
 _PATIENCE_S: Final = 20
 
 
@@ -27,7 +28,7 @@ def available_layers() -> Mapping[str, str]:
     """
     if not sys.platform.startswith("linux"):
         return dict.fromkeys(LAYERS, f"it needs Linux, this is {sys.platform}")
-    command = [sys.executable, "-I", "-S", str(PROGRAM), "--probe"]
+    command = [sys.executable, "-I", "-S", __file__]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
         found = json.loads(done.stdout)
@@ -68,3 +69,7 @@ def _try(step: Callable[[], object]) -> str:
         result = answer.read().decode(errors="replace")
     status = os.waitpid(pid, 0)[1]
     return result if status == 0 else f"trying it ended with {status}"
+
+
+if __name__ == "__main__":
+    print_probe()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,11 +15,9 @@ from typing import Any
 import pytest
 
 from tavern_core.box import runtime_paths
-from tavern_core.box.layer_probe import PROGRAM
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy
 from tavern_core.box.syscalls import KERNEL
 from tests.forked_programs import ForkedProgram, run_forked
-from tests.rows import each_row
 
 from ..executors.workbench import processes_with
 from .test_box import USERS
@@ -133,55 +129,6 @@ def test_every_layer_is_missed_by_name_and_done_without_where_that_is_allowed(us
     assert (out, refused["missing"]) == ("", [layer, "it is switched off (isolation.without)"])
     out, weak = ended(user, replace(SHELL, without=(layer,), level="best-effort"), "/bin/sh", "-c", "echo ran")
     assert (out, weak["skipped"]) == ("ran\n", [layer])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("program", "policy", "code", "said"),
-    [
-        (["/bin/sh", "-c", "echo hello; exit 7"], SHELL, 7, ""),
-        (["/bin/sh", "-c", "kill -KILL $$"], SHELL, -9, ""),
-        (["/bin/none"], SHELL, 126, "cannot be run: No such file"),
-        (["/bin/sh", "-c", ":"], replace(SHELL, without=("landlock",)), 125, "the box has no landlock layer"),
-        (["/bin/sh", "-c", ":"], replace(SHELL, without=("seccomp",), level="best-effort"), 0, "without layers of the box: seccomp"),
-    ],
-    ids=["an exit code", "a signal", "no program", "no box", "a weak box"],
-)  # fmt: skip
-def test_the_command_ends_as_the_program_does(program: list[str], policy: BoxPolicy, code: int, said: str) -> None:
-    command = [sys.executable, "-I", "-S", str(PROGRAM), policy.to_json(), "/", "--", *program]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
-
-
-@each_row(
-    "arguments",
-    [[], ["{}"], ["{}", "/", "--", "sh"], ["nonsense", "/", "--", "/bin/sh"], ['{"a": 1}', "/", "--", "/bin/sh"]],
-)
-def test_the_command_refuses_what_it_does_not_understand(arguments: list[str]) -> None:
-    done = run_forked([PROGRAM, *arguments])
-    assert done.returncode in (1, 125)
-    assert "usage" in done.stderr or "not a policy" in done.stderr
-
-
-def test_the_command_reads_its_policy_from_a_descriptor(tmp_path: Path) -> None:
-    (tmp_path / "policy").write_text(SHELL.to_json())
-    with (tmp_path / "policy").open() as policy:
-        number = policy.fileno()
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(PROGRAM),
-            f"@{number}",
-            "/",
-            "--",
-            "/bin/sh",
-            "-c",
-            f"echo $(ls /proc/$$/fd); : <&{number}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, pass_fds=[number])
-    assert done.stdout.split()[:3] == ["0", "1", "2"]
-    assert done.returncode != 0  # the descriptor was not handed on
 
 
 GATEWAY_STAGE = STAGE.replace(
