@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tavern_core.contract.permissions import TRUST
 from tavern_core.errors import LockMismatch
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.grants.grant_store import GrantStore
@@ -82,10 +83,12 @@ def _facts_for(candidate: PluginCandidate, record: GrantRecord) -> PluginFacts:
     """The facts about a plugin for the lock file, avoiding to read its files if possible.
 
     If version and manifest are unchanged, the files count as reviewed: hashing every file at every start would cost
-    more than all the rest. The hash is computed when the plugin is activated (`decision_at_activation`).
+    more than all the rest. The hash is computed when the plugin is activated (`decision_at_activation`). Files that
+    must be trusted are compared at once, because lists and models see such a skill before it is activated.
     """
     same = (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
-    return _facts(candidate, record.artifact_hash if same else candidate.origin.artifact())
+    counts = same and TRUST.id not in candidate.requested
+    return _facts(candidate, record.artifact_hash if counts else candidate.origin.artifact())
 
 
 def facts_of_now(candidate: PluginCandidate) -> PluginFacts:

@@ -111,6 +111,10 @@ class Skills:
             state = "untrusted"
             if why := FolderFiles(Path(record.candidate.location)).why_not_whole():
                 state, reason = "failed", f"it cannot be trusted: {why}; {WHOLE}"
+        elif not record.is_intact():  # changed while this host is open: its calls are refused
+            name = facts.display_name or facts.name
+            state = "untrusted"
+            reason = f"its files are not those that were trusted; `tavern skills trust {name}` lets it be used"
         return Skill(
             facts.display_name or facts.name.removeprefix("skill-"),
             facts.description,
