@@ -111,6 +111,7 @@ def test_cosmetic_faults_are_told_and_the_skill_is_used() -> None:
         "SKILL.md:2:7: name: the folder is called 'folder', the skill 'Demo_Skill'",
         "SKILL.md:5:16: lists and mappings in brackets are not allowed here",
     ]
+    assert found.findings[3].hint == "name: folder"  # no folder is renamed to what no skill may be called
 
 
 @each_row(

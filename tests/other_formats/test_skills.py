@@ -390,7 +390,9 @@ def test_a_script_of_a_skill_is_always_in_the_box_with_what_was_granted(project:
 
 NO_SCRIPTS = (
     ("SKILL.md", "not in scripts/"),
-    ("../say/scripts/say.py", "leads out"),
+    ("say.py", "not in scripts/"),
+    ("/etc/passwd", "not in scripts/"),
+    ("../say/scripts/say.py", "not in scripts/"),
     ("scripts/../SKILL.md", "leads out"),
     ("scripts/none.py", "does not exist"),
     ("scripts/link.py", "leads through a link"),

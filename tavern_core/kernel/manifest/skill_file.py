@@ -125,10 +125,12 @@ def _name_flaws(name: str, folder: str) -> Iterator[tuple[str, str]]:
         yield f"the name {name!r:.80} is not in lower case", f"name: {name.lower():.80}"
     if name.startswith("-") or name.endswith("-") or "--" in name:
         yield "hyphens stand one by one between letters", ""
-    if not all(sign.isalnum() or sign == "-" for sign in name):
+    is_plain = all(sign.isalnum() or sign == "-" for sign in name)
+    if not is_plain:
         yield f"the name {name!r:.80} holds more than letters, digits and hyphens", ""
     if name != folder:
-        yield f"the folder is called {folder!r:.80}, the skill {name!r:.80}", f"rename the folder to {name:.80}"
+        hint = f"rename the folder to {name:.80}" if is_plain else f"name: {folder:.80}"
+        yield f"the folder is called {folder!r:.80}, the skill {name!r:.80}", hint
 
 
 def _flow(document: YamlDocument) -> Iterator[Finding]:

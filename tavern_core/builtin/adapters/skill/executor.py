@@ -53,6 +53,7 @@ class SkillExecutor:
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> ToolResult:
             _refuse_changed(tool, name, home)
+            _refuse_outside_scripts(arguments["script"])
             evidence = reader.evidence(arguments["script"])
             bound = _script(tool, home, folder, arguments)
             value = await bound.run({"input": arguments.get("input", "")}, call)
@@ -99,12 +100,14 @@ def _refuse_changed(tool: ToolSpec, name: str, home: ToolHome) -> None:
         )
 
 
-def _command(tool: ToolSpec, folder: Path, script: str) -> list[str]:
-    parts = PurePosixPath(script).parts
-    if parts[:1] != (SCRIPTS,) or ".." in parts:
+def _refuse_outside_scripts(script: str) -> None:
+    if PurePosixPath(script).parts[:1] != (SCRIPTS,):
         raise ToolFailed(
             f"{script!r:.120} is not in {SCRIPTS}/ of the skill", hint=f"name one such as {SCRIPTS}/run.py"
         )
+
+
+def _command(tool: ToolSpec, folder: Path, script: str) -> list[str]:
     if runner := _RUNNERS.get(PurePosixPath(script).suffix.lower()):
         return [runner, script]
     with (folder / script).open("rb") as file:  # a regular file inside, as `SkillReader.evidence` has just seen
