@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import PIPE
 from threading import Thread
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,11 +22,15 @@ import pytest
 import yaml
 
 from tavern_core import Budget, CallContext, Tavern
+from tavern_core.builtin.adapters.mcp.connection import connected
 from tavern_core.builtin.adapters.mcp.login import login
 from tavern_core.contract.adapters import Upstream
+from tavern_core.errors import CallError
 from tests.forked_programs import NETWORK, ForkedProgram, run_forked
+from tests.guards.web import Web, http, web
 from tests.isolation.waiting import until
 from tests.programs import tavern
+from tests.upstreams.direct import DirectUpstream
 from tests.upstreams.mcp_hosts import listening
 
 TOOLS = ["docs:forget", "docs:meet", "docs:refreshed", "docs:repeat", "docs:scope"]
@@ -351,3 +355,122 @@ async def test_tokens_that_end_while_another_request_begins_are_refreshed_by_one
         await asyncio.gather(flow.aclose(), other.aclose())
     assert locked == [True]
     assert first.headers["authorization"] == "Bearer new"
+
+
+TOKENS = {"access_token": "given", "refresh_token": "renewing", "token_type": "Bearer"}
+
+
+async def attempted(
+    folder: Path, metadata: dict[str, Any], tokens: dict[str, Any] = TOKENS, **settings: Any
+) -> tuple[CallError, str, Web]:
+    """Log in at a server that refuses every token: the error, the address for the person, and the server.
+
+    Args:
+        metadata: what the authorization server says of itself, besides its issuer and endpoints.
+        tokens: what it hands out.
+        settings: those of the entry.
+    """
+    with web() as server:
+        place = server.url("")
+        said = {"issuer": place, "authorization_endpoint": f"{place}/login", "token_endpoint": f"{place}/token"}
+        said |= {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
+        said |= {name: f"{place}{value}" if name.endswith("_endpoint") else value for name, value in metadata.items()}
+        server.answers["/mcp"] = http(b"", "401 Unauthorized", WWW_Authenticate="Bearer")
+        server.answers["/.well-known/oauth-authorization-server"] = http(json.dumps(said).encode())
+        server.answers["/token"] = http(json.dumps(tokens).encode(), Content_Type="application/json")
+        shown: list[str] = []
+
+        def show(address: str) -> None:
+            shown.append(address)
+            wanted = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+            back = f"{wanted['redirect_uri']}?code=agreed&state={wanted['state']}"
+            Thread(target=lambda: urllib.request.urlopen(back).close(), daemon=True).start()
+
+        upstream = DirectUpstream(folder, url=f"{place}/mcp", settings=settings)
+        try:
+            with pytest.raises(CallError) as failed:
+                await connected(upstream, show)
+        finally:
+            upstream.close()
+    return failed.value, next(iter(shown), ""), server
+
+
+PKCE = "does not support PKCE with S256"
+OURS = {"clientId": "us"}
+REFUSED_LOGINS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = {
+    "no PKCE": ({"code_challenge_methods_supported": None}, TOKENS, OURS, PKCE, ""),
+    "PKCE without a hash": ({"code_challenge_methods_supported": ["plain"]}, TOKENS, OURS, PKCE, ""),
+    "no registration": ({}, TOKENS, {}, "Registration failed: 404", "write its `clientId` into `settings` of server"),
+    "no token": ({}, {**TOKENS, "access_token": None}, OURS, "access_token: Input should be a valid string", ""),
+    "another kind of token": ({}, {**TOKENS, "token_type": "mac"}, OURS, "token_type: Input should be 'Bearer'", ""),
+}
+"""Metadata, tokens and settings of a login; what is wrong with it, and what helps."""
+
+
+@pytest.mark.parametrize("case", REFUSED_LOGINS)
+@pytest.mark.anyio
+async def test_a_login_that_cannot_succeed_says_why_and_shows_no_token(case: str, tmp_path: Path) -> None:
+    metadata, tokens, settings, why, fix = REFUSED_LOGINS[case]
+    error, shown, _ = await attempted(tmp_path, metadata, tokens, **settings)
+    assert why in error.message and fix in error.hint
+    assert "renewing" not in error.message and "given" not in error.message
+    assert bool(shown) == (metadata == {} and settings != {})
+
+
+@pytest.mark.anyio
+async def test_a_port_that_is_taken_is_named_with_its_setting(tmp_path: Path) -> None:
+    with web() as other:
+        error, _, _ = await attempted(tmp_path, {}, redirectPort=other.port)
+    assert f"port {other.port}" in error.message and "`redirectPort`" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_in_body"),
+    [(None, False), (["client_secret_post"], True), (["client_secret_basic", "client_secret_post"], False)],
+)
+@pytest.mark.anyio
+async def test_the_secret_of_a_client_is_sent_as_the_server_accepts_it(
+    accepted: list[str] | None, is_in_body: bool, tmp_path: Path
+) -> None:
+    metadata = {"token_endpoint_auth_methods_supported": accepted}
+    _, _, server = await attempted(tmp_path, metadata, **OURS, clientSecret="quiet")
+    asked = next(i for i, head in enumerate(server.asked) if head.startswith("POST /token"))
+    assert (b"client_secret=quiet" in server.bodies[asked]) == is_in_body
+    assert ("authorization: basic" in server.asked[asked].lower()) != is_in_body
+
+
+@pytest.mark.anyio
+async def test_the_address_to_log_in_keeps_the_query_of_its_endpoint(tmp_path: Path) -> None:
+    _, shown, _ = await attempted(tmp_path, {"authorization_endpoint": "/login?tenant=a"}, **OURS)
+    query = parse_qs(urlsplit(shown).query)
+    assert query["tenant"] == ["a"] and query["client_id"] == ["us"]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "why", "fix"),
+    [
+        ("401 Unauthorized", {}, "wants to know who calls", "tavern upstreams connect server, or write the header"),
+        ("401 Unauthorized", {"Authorization": "Bearer old"}, "does not accept the header", "correct the header"),
+        ("403 Forbidden", {}, "for it requires the scope 'notes'", "tavern upstreams connect server asks for more"),
+        (
+            "403 Forbidden",
+            {"Authorization": "Bearer old"},
+            "requires the scope 'notes'",
+            "give the token of its header",
+        ),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_refusal_says_what_helps_the_entry_as_it_is_written(
+    status: str, headers: dict[str, str], why: str, fix: str, tmp_path: Path
+) -> None:
+    with web() as server:
+        challenge = 'Bearer error="insufficient_scope", scope="notes"'
+        server.answers["/mcp"] = http(b"", status, WWW_Authenticate=challenge)
+        upstream = DirectUpstream(tmp_path, url=server.url("/mcp"), headers=headers)
+        try:
+            with pytest.raises(CallError) as failed:
+                await connected(upstream)
+        finally:
+            upstream.close()
+    assert why in failed.value.message and failed.value.hint.startswith(fix)

@@ -20,7 +20,7 @@ from mcp_types import CONNECTION_CLOSED, JSONRPCError
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_needed
+from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_failed, login_needed, rights_missing
 from tavern_core.builtin.adapters.mcp.message_parser import (
     FEW_VALUES,
     LARGE,
@@ -33,7 +33,7 @@ from tavern_core.builtin.adapters.mcp.pending import WORKED_FOR, PendingRequests
 from tavern_core.builtin.adapters.mcp.posts import PostTransport
 from tavern_core.contract.adapters import Upstream
 from tavern_core.contract.exchange import retry_after_ms
-from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, PolicyDenied, TavernError, UpstreamError
+from tavern_core.errors import CallError, ConnectionLost, OutputTooLarge, TavernError, UpstreamError
 
 CONNECT_S: Final = 30.0
 _STATUS_S: Final = 10.0
@@ -140,8 +140,7 @@ class NonRaisingClient:
         except LoginNeeded as error:
             return self._failed(request, number, login_needed(self.name, error))
         except (OAuthFlowError, OAuthTokenError, ValidationError) as error:
-            why = UpstreamError(f"logging in to {self.name} failed: {str(error)[:500]}", fixFor="operator")
-            return self._failed(request, number, why)
+            return self._failed(request, number, login_failed(self.name, error))
         except (httpx2.LocalProtocolError, UnicodeEncodeError):  # their texts show the header, which may be a token
             why = UpstreamError(
                 f"{self.name} cannot be asked: a header has a value that cannot be sent", outcome="none"
@@ -152,7 +151,7 @@ class NonRaisingClient:
             return self._failed(request, number, why)
         except httpx2.TransportError as error:
             return self._failed(request, number, _lost(error, self.name))
-        refusal = _refusal(response, self.name)
+        refusal = _refusal(response, self.name, has_header="authorization" in self._headers)
         if await _is_forgotten(request, response, number):
             refusal = ConnectionLost(f"{self.name} does not know the session any more", outcome="none", retryable=True)
         if refusal is not None:
@@ -369,16 +368,20 @@ def _data_of(event: bytearray) -> bytes:
     return b"\n".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
 
 
-def _refusal(response: httpx2.Response, name: str) -> CallError | None:
-    """The error for an answer that is not a message of MCP; None if it may be one."""
+def _refusal(response: httpx2.Response, name: str, *, has_header: bool) -> CallError | None:
+    """The error for an answer that is not a message of MCP; None if it may be one.
+
+    Args:
+        has_header: whether the entry of the upstream has the header Authorization, so no one can log in.
+    """
     status, kind = response.status_code, response.headers.get("content-type", "").lower()
     if status == 202 or (status < 300 and not kind.startswith(("application/json", "text/event-stream"))):
         summary = f"HTTP {status}, {kind[:100] or 'no content type'}"
         return UpstreamError(f"{name} answers with what is not MCP ({summary})", outcome="unknown")
     if status == 401:
-        return login_needed(name)
+        return login_needed(name, has_header=has_header)
     if status == 403:
-        return PolicyDenied(f"{name} refuses (HTTP 403)", hint=f"tavern upstreams connect {name} asks for more rights")
+        return rights_missing(name, response, has_header=has_header)
     if status in (429, 503):
         # Without a time to come back, 503 is also what a proxy says of an answer that broke off.
         is_refused = status == 429 or "retry-after" in response.headers

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, union_scopes
 from mcp.shared.auth import (
     AuthorizationCodeResult,
@@ -31,10 +32,11 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, BaseModel, ValidationError
 
 from tavern_core.contract.adapters import Upstream
-from tavern_core.errors import UpstreamError
+from tavern_core.errors import PolicyDenied, UpstreamError
 
 KEPT: Final = "oauth"
 """The name under which the host keeps tokens."""
+_LOG_IN: Final = "tavern upstreams connect "
 PERSON_S: Final = 300.0
 """Seconds that the person may take in the browser."""
 REFRESH_S: Final = 30.0
@@ -62,13 +64,42 @@ class LoginNeeded(OAuthFlowError):
     """A person must log in before the request can succeed."""
 
 
-def login_needed(name: str, why: object = "") -> UpstreamError:
-    """The error for a server that was not logged in to."""
+def login_needed(name: str, why: object = "", *, has_header: bool = False) -> UpstreamError:
+    """The error for a server that was not logged in to, or that does not accept the header Authorization of the entry."""
+    if has_header:
+        message = f"{name} does not accept the header Authorization of its entry (HTTP 401)"
+        return UpstreamError(
+            message,
+            hint=f"correct the header in tavern.yaml, or delete it and log in: {_LOG_IN}{name}",
+            fixFor="operator",
+        )
     return UpstreamError(
         f"{name} wants to know who calls (HTTP 401){f': {why}' if why else ''}",
-        hint=f"tavern upstreams connect {name}, or write the header Authorization into its `headers` in tavern.yaml",
+        hint=f"{_LOG_IN}{name}, or write the header Authorization into its `headers` in tavern.yaml",
         fixFor="operator",
     )
+
+
+def rights_missing(name: str, response: httpx2.Response, *, has_header: bool) -> PolicyDenied:
+    """The error for a server that refuses this caller (HTTP 403), with the scope that it asks for."""
+    scope = extract_scope_from_www_auth(response)
+    message = f"{name} refuses (HTTP 403){f', for it requires the scope {scope!r:.200}' if scope else ''}"
+    if has_header:
+        return PolicyDenied(message, hint="give the token of its header Authorization more rights")
+    return PolicyDenied(message, hint=f"{_LOG_IN}{name} asks for more rights")
+
+
+def login_failed(name: str, error: Exception) -> UpstreamError:
+    """The error for a login that the library gave up. What it says of wrong values shows them, and they may be tokens."""
+    wrong = next((each for each in (error, error.__context__) if isinstance(each, ValidationError)), None)
+    why = str(error)
+    if wrong is not None:
+        found = [(".".join(map(str, each["loc"])), each["msg"]) for each in wrong.errors()]
+        why = "an answer of its authorization server is wrong: " + "; ".join(": ".join(filter(None, f)) for f in found)
+    hint = ""
+    if isinstance(error, OAuthRegistrationError):
+        hint = f"register a client there, and write its `clientId` into `settings` of {name} in tavern.yaml"
+    return UpstreamError(f"logging in to {name} failed: {why[:500]}", hint=hint, fixFor="operator")
 
 
 def _not_now(name: str, why: str) -> UpstreamError:
@@ -89,10 +120,18 @@ async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncItera
         async with _Callback(int(upstream.settings.get("redirectPort", 0))) as callback:
 
             async def redirect(address: str) -> None:
+                context = provider.context
+                _refuse_without_pkce(context.oauth_metadata)
+                if context.client_info is not None and upstream.settings.get("clientSecret"):
+                    context.client_info.token_endpoint_auth_method = _secret_method(context.oauth_metadata)
                 callback.expect(address)
-                show(address)
+                endpoint, _, query = address.rpartition("?")  # which may have a query of its own
+                show(f"{endpoint}{'&' if '?' in endpoint else '?'}{query}")
 
-            yield _provider(OAuthClientProvider, upstream, callback.address, redirect, callback.result, is_fresh=True)
+            provider = _provider(
+                OAuthClientProvider, upstream, callback.address, redirect, callback.result, is_fresh=True
+            )
+            yield provider
     elif upstream.load(KEPT) is not None:
 
         async def no_one(*_: object) -> Any:
@@ -131,6 +170,19 @@ def _provider(
     )
     storage.restore(provider)  # afterwards, because the library builds its context itself, and wants its storage before
     return provider
+
+
+def _refuse_without_pkce(metadata: OAuthMetadata | None) -> None:
+    """Raise OAuthFlowError if the server does not say that it checks the proof that the same client asks for tokens."""
+    if metadata is not None and "S256" not in (metadata.code_challenge_methods_supported or ()):
+        raise OAuthFlowError("its authorization server does not support PKCE with S256, so the code could be stolen")
+
+
+def _secret_method(metadata: OAuthMetadata | None) -> Literal["client_secret_basic", "client_secret_post"]:
+    """How the authorization server takes the client's secret: in the header, unless it accepts only the body."""
+    methods = (metadata and metadata.token_endpoint_auth_methods_supported) or ["client_secret_basic"]
+    is_post = "client_secret_post" in methods and "client_secret_basic" not in methods
+    return "client_secret_post" if is_post else "client_secret_basic"
 
 
 class _ScopedMetadata(OAuthClientMetadata):
@@ -310,7 +362,7 @@ class _StoredTokens:
                 client_id=client_id,
                 client_secret=secret,
                 redirect_uris=[AnyUrl(self._address)],
-                token_endpoint_auth_method="client_secret_basic" if secret else "none",
+                token_endpoint_auth_method=_secret_method(self._context.oauth_metadata) if secret else "none",
             )
         client: OAuthClientInformationFull | None = _read(OAuthClientInformationFull, self._kept.get("client"))
         return client
@@ -344,7 +396,15 @@ class _Callback:
         self._refusal = ""
 
     async def __aenter__(self) -> _Callback:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=_MOST_REQUEST)
+        try:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=_MOST_REQUEST)
+        except OSError as error:
+            raise UpstreamError(
+                f"the browser cannot come back to port {self._port} of this machine: {os.strerror(error.errno or 0)}",
+                hint="end the program that uses the port, or change `redirectPort` in `settings`",
+                outcome="none",
+                fixFor="operator",
+            ) from error
         self.address = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/callback"
         return self
 
