@@ -365,6 +365,8 @@ class UpstreamConnections:
         if record is not None and not record.usable and record.state != "pending_consent":
             raise PolicyDenied(f"{entry.name} is not used: {record.reason or record.state}", hint=record.fix)
         if missing := self.missing(entry):
+            if (flaw := self.flaw(entry)) is not None:  # a grant would not help
+                raise flaw
             raise PolicyDenied(
                 f"{entry.name} is not used: {', '.join(missing)} was not granted to it",
                 hint=f"tavern plugins review {entry.plugin}; then tavern plugins grant {entry.plugin}",

@@ -159,6 +159,9 @@ def test_an_entry_that_no_adapter_can_use_is_reported_before_anything_is_granted
     assert checked.code == 4
     assert "did you mean 'mcp'?" in checked.err
     assert tavern("plugins", "check", "well").code == 0
+    for command in ("check", "refresh", "connect"):  # a grant would not help
+        assert "did you mean 'mcp'?" in tavern("upstreams", command, "typo").err
+    assert "tavern plugins grant well" in tavern("upstreams", "check", "well").err
 
 
 def test_the_doctor_names_settings_of_tools_that_the_upstream_does_not_have(tavern: Run, project: Path) -> None:
