@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from tavern_core import CallContext
+from tavern_core.errors import UpstreamError
 from tests.upstreams.comfyui_stub import ComfyStub
 from tests.upstreams.opening import failure
 from tests.upstreams.test_comfyui import ANN, ARGUMENTS, GRAPH, served, write
@@ -307,3 +308,36 @@ async def test_node_types_that_make_no_sense_leave_one_template_out_or_none(tmp_
 
 async def _answer(data: Any) -> web.StreamResponse:
     return web.json_response(data)
+
+
+@pytest.mark.parametrize(("status", "fix"), [(401, "headers"), (403, "headers"), (404, "`url`"), (502, "`url`")])
+async def test_a_server_that_refuses_to_describe_its_nodes_keeps_the_tools_that_were_listed(
+    status: int, fix: str, tmp_path: Path
+) -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status)
+
+    write(tmp_path)
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        await host.upstreams.refresh("comfy")
+        comfy.flaws = [("GET /object_info", refuse)]
+        with pytest.raises(UpstreamError, match=str(status)) as refused:
+            await host.upstreams.refresh("comfy")
+        assert fix in refused.value.hint
+        assert host.upstreams["comfy"].tools == ("comfy:invert",)
+
+
+async def test_a_node_type_that_the_server_cannot_describe_leaves_out_its_templates_alone(tmp_path: Path) -> None:
+    async def fail(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=500)
+
+    write(tmp_path)
+    write(tmp_path, "odd", marked("text"))
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        comfy.flaws = [("GET /object_info/Sampler", fail)]
+        await host.upstreams.refresh("comfy")
+        assert host.upstreams["comfy"].tools == ("comfy:invert",)
+        assert "cannot describe it" in host.upstreams["comfy"].left_out["odd"]
+        comfy.flaws = [("GET /object_info", fail)]
+        with pytest.raises(UpstreamError, match="500"):
+            await host.upstreams.refresh("comfy")

@@ -44,6 +44,7 @@ _WATCHED_S: Final = 5.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 _CANCEL_S: Final = 3.0
 _MOST_FAILURES: Final = 5
+_HEADERS: Final = "write what the server asks for into `headers` of the upstream"
 _FOLDER: Final = "tavern"
 _MOST_WAITING: Final = 256
 _MARK: Final = "tavern"
@@ -67,14 +68,27 @@ class NativeApi:
         await self._json("/queue")
 
     async def object_info(self, classes: set[str]) -> dict[str, Any]:
-        """The server's definitions of these node types; those that it does not know are missing."""
+        """The server's definitions of these node types; those that it does not describe are missing.
+
+        Raises:
+            UpstreamError: it describes none, because it fails or refuses the request (UPSTREAM_ERROR).
+        """
         definitions: dict[str, Any] = {}
+        failed: UpstreamError | None = None
         for name in sorted(classes):
-            answer = await exchange(self._http, "GET", f"/object_info/{quote(name, safe='')}")
+            path = f"/object_info/{quote(name, safe='')}"
+            answer = await exchange(self._http, "GET", path)
+            if answer.status != 200:  # 500 may be the fault of a single node type
+                failed = _unexpected(path, answer)
+                if answer.status != 500:
+                    raise failed
+                continue
             with suppress(ValueError):  # infinite bounds are not JSON, and are accepted here
-                value = from_json(answer.body) if answer.status == 200 else {}
+                value = from_json(answer.body)
                 if isinstance(value, Mapping) and name in value:
                     definitions[name] = value[name]
+        if failed is not None and not definitions:
+            raise failed
         return definitions
 
     async def run(self, request: ComfyUIRequest) -> ToolResult:
@@ -291,10 +305,13 @@ def _mark_of(entry: Mapping[str, Any]) -> object:
 def _object(path: str, answer: Answer) -> Mapping[str, Any]:
     value = answer.json("ComfyUI", "none") if answer.status == 200 else None
     if not isinstance(value, Mapping):
-        raise UpstreamError(
-            f"ComfyUI answers {path} with {answer.status}", hint="see that `url` is that of ComfyUI", retryable=True
-        )
+        raise _unexpected(path, answer)
     return value
+
+
+def _unexpected(path: str, answer: Answer) -> UpstreamError:
+    hint = _HEADERS if answer.status in (401, 403) else "see that `url` is that of ComfyUI"
+    return UpstreamError(f"ComfyUI answers {path} with {answer.status}", hint=hint, retryable=True)
 
 
 def _ids(rows: Any) -> set[str]:
@@ -321,7 +338,7 @@ def _refused(answer: Answer) -> CallError:
     is_final = answer.status < 500
     return UpstreamError(
         f"ComfyUI does not take the workflow ({answer.status})",
-        hint="write what the server asks for into `headers` of the upstream"
+        hint=_HEADERS
         if answer.status in (401, 403)
         else "look at ComfyUI's log, and at its queue before you call again",
         outcome="none" if is_final else "unknown",

@@ -103,7 +103,7 @@ def _row(template: Template, place: tuple[str, str], info: Info | None) -> list[
     kind = template.graph[node]["class_type"]
     definition = info.get(kind)
     if not isinstance(definition, Mapping):
-        raise BadTemplate(f"the server has no node type {kind!r:.80} (node {node})")
+        raise BadTemplate(f"the server has no node type {kind!r:.80} (node {node}), or cannot describe it")
     for part in ("required", "optional"):
         row = object_at(definition, "input", part).get(slot)
         if isinstance(row, list) and row:
