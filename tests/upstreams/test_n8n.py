@@ -514,10 +514,12 @@ async def test_a_workflow_that_cannot_be_a_tool_is_left_out_with_the_reason(tmp_
             assert all(status.left_out.values())
 
 
+SECOND_BRANCH = {"runData": {"If": [{"data": {"main": [[], [{"json": {"a": 2}}]]}}]}, "lastNodeExecuted": "If"}
 RUNS: list[tuple[list[Any], str, Any]] = [
     (["running", ("success", [{"a": 1}])], "", {"a": 1}),
     (["new", "waiting", ("success", [{"a": 1}, {"a": 2}])], "", [{"a": 1}, {"a": 2}]),
     ([("success", [])], "", []),
+    ([{"status": "success", "data": {"resultData": SECOND_BRANCH}}], "", {"a": 2}),
     ([("error", None)], "failed", "at the node 'HTTP Request': The service refused"),
     ([("crashed", None)], "failed", "ended as crashed"),
     ([("canceled", None)], "canceled", "ended as canceled"),

@@ -162,11 +162,11 @@ def _refusal(answer: Answer, path: str) -> UpstreamError:
 
 
 def _value(result: Mapping[str, Any]) -> Any:
-    """The output of the last node: the JSON of its items, or of its only item."""
+    """The output of the last node: the JSON of its items, or of its only item. Of several branches, the first with items."""
     runs = object_at(result, "runData").get(str(result.get("lastNodeExecuted")))
     if not isinstance(runs, list) or not runs:
         return None
     branches = object_at(runs[0], "data").get("main")
-    items = branches[0] if isinstance(branches, list) and branches else None
+    items = next(filter(None, branches), None) if isinstance(branches, list) else None
     rows = [item.get("json") for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
     return rows[0] if len(rows) == 1 else rows
