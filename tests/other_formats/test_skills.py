@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -398,7 +399,7 @@ NO_SCRIPTS = (
     ("scripts/link.py", "leads through a link"),
     ("scripts/run.sh", "shell script"),
     ("scripts/hidden-shell", "shell script"),
-    ("scripts/plain.txt", "not executable"),
+    ("scripts/plain.txt", "not executable chmod +x the file"),
 )
 """A path, and why it is not run."""
 
@@ -424,6 +425,18 @@ def test_a_script_that_fails_says_so_in_its_result(project: Project) -> None:
 
 
 @pytest.mark.slow
+def test_files_that_a_script_leaves_are_artifacts_of_the_caller(project: Project) -> None:
+    leave = "import os, pathlib; pathlib.Path(os.environ['TAVERN_OUTPUT'], 'note.txt').write_text('kept'); print('ok')"
+    project.skill("mine/leave", scripts={"leave.py": leave})
+    with project.host() as tavern:
+        result = tavern.invoke_sync("skill:leave.run", {"script": "scripts/leave.py"})
+        assert value(result)["stdout"] == "ok\n"
+        (link,) = [block["uri"] for block in result.content if block["type"] == "resource_link"]
+        assert tavern.artifacts.read(link) == b"kept"
+    assert result.evidence[1].ref == "skill:leave/scripts/leave.py"
+
+
+@pytest.mark.slow
 def test_scripts_for_node_and_executable_files_run_too(project: Project) -> None:
     project.skill("mine/mixed", scripts={"say.js": "console.log('node', process.argv.slice(2).join())"})
     project.write("mine/mixed/scripts/own", "#!/usr/bin/env python3\nprint('own')\n", 0o755)
@@ -432,6 +445,25 @@ def test_scripts_for_node_and_executable_files_run_too(project: Project) -> None
             ran = tavern.invoke_sync("skill:mixed.run", {"script": "scripts/say.js", "arguments": ["1", "2"]})
             assert value(ran)["stdout"] == "node 1,2\n"
         assert value(tavern.invoke_sync("skill:mixed.run", {"script": "scripts/own"}))["exitCode"] in (0, 126, 127)
+
+
+def test_of_names_that_read_alike_the_valid_one_is_used_and_the_others_are_listed_so(project: Project) -> None:
+    for name in ("-say", "Say", "say", "say.run", "say-run"):
+        project.skill(f"mine/{name}", scripts={"say.py": SAY} if name == "say" else {}, name=json.dumps(name))
+    with project.host() as tavern:
+        listed = {skill.name: (skill.state, skill.tool) for skill in tavern.skills.list()}
+        assert listed.pop("say") == ("ready", "skill:say")
+        assert {state for state, _ in listed.values()} == {"shadowed"}
+        assert value(tavern.invoke_sync("skill:say"))["skill"] == "say"
+        assert "reads like 'say'" in " ".join(d.message for d in tavern.diagnostics)
+
+
+def test_a_skill_whose_name_ends_like_a_tool_for_scripts_has_a_tool(project: Project) -> None:
+    project.skill("mine/note.run")
+    with project.host() as tavern:
+        (skill,) = tavern.skills.list()
+        assert (skill.state, skill.tool) == ("ready", "skill:note-run")
+        assert value(tavern.invoke_sync(skill.tool))["instructions"]
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------

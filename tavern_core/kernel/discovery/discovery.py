@@ -150,6 +150,10 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
             if plugin.source == winner.source == "skill":
                 kind, shown = "skill", plugin.facts.display_name or plugin.name
                 message = f"two skills have one name: {winner.origin} is used, {plugin.origin} is not"
+                if shown != (other := winner.facts.display_name or winner.name):
+                    message = (
+                        f"the skill {shown!r} ({plugin.origin}) reads like {other!r} ({winner.origin}), which is used"
+                    )
                 hint = "a project's skill goes before a user's; remove one of them, or rename it"
                 details["skill"] = shown
                 details["origin"] = "user" if plugin.candidate.is_trusted else "project"
@@ -178,6 +182,7 @@ def _rank(plugin: FoundPlugin) -> tuple[Any, ...]:
         "" if found is None else found.key,
         value,
         source == "skill" and folder.rpartition("/")[2] != plugin.facts.display_name,
+        source == "skill" and f"skill-{folder.rpartition('/')[2]}" != plugin.name,  # `-a` and `A` read like `a`
         folder,
         name,
     )

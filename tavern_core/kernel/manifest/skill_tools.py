@@ -107,7 +107,8 @@ def read_one(name: str, files: PluginFiles, path: str) -> SkillFile:
 
 def specs_of(skill: SkillFile, plugin: str, files: PluginFiles, path: str) -> Iterator[ToolSpec]:
     """The tools of one skill: that which reads it, then that which runs its scripts, where it has some."""
-    local = skill.name if _TOOL_NAME.match(skill.name) else plugin_name(skill.name)
+    is_tool_name = _TOOL_NAME.match(skill.name) and not skill.name.endswith(RUN)
+    local = skill.name if is_tool_name else plugin_name(skill.name)
     base = ToolSpec(
         f"{NAMESPACE}:{local}",
         skill.description[:LONGEST_DESCRIPTION],

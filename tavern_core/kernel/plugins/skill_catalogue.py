@@ -115,6 +115,8 @@ class Skills:
             name = facts.display_name or facts.name
             state = "untrusted"
             reason = f"its files are not those that were trusted; `tavern skills trust {name}` lets it be used"
+        elif state == "ready" and tool not in self._lifecycle.tables.registry.entries():
+            state, reason = "shadowed", f"another tool reads like {tool}; `tavern tools why {tool}` names it"
         return Skill(
             facts.display_name or facts.name.removeprefix("skill-"),
             facts.description,

@@ -12,6 +12,7 @@ the folder is ever opened.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -56,12 +57,16 @@ class SkillExecutor:
             _refuse_outside_scripts(arguments["script"])
             evidence = reader.evidence(arguments["script"])
             bound = _script(tool, home, folder, arguments)
-            value = await bound.run({"input": arguments.get("input", "")}, call)
-            return ToolResult(True, value, evidence=(evidence,))
+            answer = await bound.run({"input": arguments.get("input", "")}, call)
+            if isinstance(answer, ToolResult):  # it links to files that the script left
+                return ToolResult(True, answer.value, content=answer.content, evidence=(evidence,))
+            return ToolResult(True, answer, evidence=(evidence,))
 
         if tool.implementation.get("runs"):
             place = "as a program of its own"
-            return BoundTool(run, is_async=True, blocking=False, wants_call=True, stoppable=True, place=place)
+            return BoundTool(
+                run, is_async=True, blocking=False, wants_call=True, stoppable=True, wants_control=True, place=place
+            )
         return BoundTool(read, is_async=False)
 
 
@@ -112,10 +117,15 @@ def _command(tool: ToolSpec, folder: Path, script: str) -> list[str]:
         return [runner, script]
     with (folder / script).open("rb") as file:  # a regular file inside, as `SkillReader.evidence` has just seen
         is_shell = _SHELL_NAME.search(script) or _SHELL_LINE.match(file.readline(300))
+        is_executable = os.fstat(file.fileno()).st_mode & 0o111
     if is_shell:
         raise ToolFailed(
             f"{tool.name}: {script!r:.120} is a shell script, which is never run",
             hint="read it (file=…), and do what it does with tools",
+        )
+    if not is_executable:
+        raise ToolFailed(
+            f"{tool.name}: {script!r:.120} is not executable", hint="chmod +x the file, or name one that ends in .py"
         )
     return [script]
 
