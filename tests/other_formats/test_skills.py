@@ -65,6 +65,14 @@ def test_a_skill_of_the_project_is_used_once_its_operator_trusts_it(project: Pro
         assert "does not trust" in why(tavern.invoke_sync("skill:pdf-forms"))
 
 
+def test_a_trusted_skill_that_is_disabled_is_off_and_needs_no_trust(project: Project) -> None:
+    project.skill("skills/pdf-forms")
+    trusted(project, "pdf-forms")
+    with project.host(plugins={"disable": ["skill-pdf-forms"]}) as tavern:
+        (skill,) = tavern.skills.list()
+        assert (skill.state, "plugins.disable" in skill.reason) == ("off", True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", ["SKILL.md", "scripts/say.py", "references/new.md"])
 def test_a_skill_that_changed_asks_for_trust_again(project: Project, changed: str) -> None:

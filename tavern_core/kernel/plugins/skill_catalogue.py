@@ -107,7 +107,7 @@ class Skills:
         reason = record.condition.explanation
         if record.candidate.errors or record.state == "failed":
             state = "failed"
-        elif record.state == "disabled" and TRUST.id in record.candidate.requested - record.granted:
+        elif record.condition.fix == f"tavern skills trust {facts.display_name}":  # else it may be disabled, too
             state = "untrusted"
             if why := FolderFiles(Path(record.candidate.location)).why_not_whole():
                 state, reason = "failed", f"it cannot be trusted: {why}; {WHOLE}"
