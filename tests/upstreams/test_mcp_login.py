@@ -25,7 +25,7 @@ from tavern_core import Budget, CallContext, Tavern
 from tavern_core.builtin.adapters.mcp.connection import connected
 from tavern_core.builtin.adapters.mcp.login import login
 from tavern_core.contract.adapters import Upstream
-from tavern_core.errors import CallError
+from tavern_core.errors import CallError, UpstreamError
 from tests.forked_programs import NETWORK, ForkedProgram, run_forked
 from tests.guards.web import Web, http, web
 from tests.isolation.waiting import until
@@ -357,17 +357,40 @@ async def test_tokens_that_end_while_another_request_begins_are_refreshed_by_one
     assert first.headers["authorization"] == "Bearer new"
 
 
+@pytest.mark.anyio
+async def test_an_authorization_server_that_cannot_be_reached_is_named_and_costs_no_tokens() -> None:
+    upstream = Keeping()
+    before = upstream.kept = json.dumps({**json.loads(upstream.kept), "expires": 1.0})
+
+    async def send(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("refused", request=request)
+
+    async with login(cast(Upstream, upstream), None, send) as provider:
+        assert provider is not None
+        with pytest.raises(
+            UpstreamError, match=r"cannot be refreshed now: its authorization server 127.0.0.1"
+        ) as failed:
+            await anext(provider.async_auth_flow(httpx2.Request("POST", upstream.url)))
+    assert (failed.value.retryable, failed.value.outcome, upstream.kept) == (True, "none", before)
+
+
 TOKENS = {"access_token": "given", "refresh_token": "renewing", "token_type": "Bearer"}
 
 
 async def attempted(
-    folder: Path, metadata: dict[str, Any], tokens: dict[str, Any] = TOKENS, **settings: Any
+    folder: Path,
+    metadata: dict[str, Any],
+    tokens: dict[str, Any] = TOKENS,
+    *,
+    challenge: str = "Bearer",
+    **settings: Any,
 ) -> tuple[CallError, str, Web]:
     """Log in at a server that refuses every token: the error, the address for the person, and the server.
 
     Args:
         metadata: what the authorization server says of itself, besides its issuer and endpoints.
         tokens: what it hands out.
+        challenge: how the server asks for a login.
         settings: those of the entry.
     """
     with web() as server:
@@ -375,7 +398,7 @@ async def attempted(
         said = {"issuer": place, "authorization_endpoint": f"{place}/login", "token_endpoint": f"{place}/token"}
         said |= {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
         said |= {name: f"{place}{value}" if name.endswith("_endpoint") else value for name, value in metadata.items()}
-        server.answers["/mcp"] = http(b"", "401 Unauthorized", WWW_Authenticate="Bearer")
+        server.answers["/mcp"] = http(b"", "401 Unauthorized", WWW_Authenticate=challenge)
         server.answers["/.well-known/oauth-authorization-server"] = http(json.dumps(said).encode())
         server.answers["/token"] = http(json.dumps(tokens).encode(), Content_Type="application/json")
         shown: list[str] = []
@@ -415,6 +438,13 @@ async def test_a_login_that_cannot_succeed_says_why_and_shows_no_token(case: str
     assert why in error.message and fix in error.hint
     assert "renewing" not in error.message and "given" not in error.message
     assert bool(shown) == (metadata == {} and settings != {})
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "//evil.test/x", "gopher://evil.test"])
+@pytest.mark.anyio
+async def test_a_server_that_leads_to_no_address_of_http_is_quoted(address: str, tmp_path: Path) -> None:
+    error, _, _ = await attempted(tmp_path, {}, challenge=f'Bearer resource_metadata="{address}"')
+    assert (error.code, "not an address of HTTP" in error.message) == ("UPSTREAM_ERROR", True)
 
 
 @pytest.mark.anyio

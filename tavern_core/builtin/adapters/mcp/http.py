@@ -186,7 +186,12 @@ class _Origins(httpx2.AsyncBaseTransport):
         self._clients = {self._own_origin: inner}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """See `httpx2.AsyncBaseTransport`."""
+        """See `httpx2.AsyncBaseTransport`. Raises UpstreamError: the server names an address of another kind."""
+        if request.url.scheme not in ("http", "https"):
+            raise UpstreamError(
+                f"{self._upstream.name} leads to {str(request.url)!r:.200}, which is not an address of HTTP",
+                outcome="none",
+            )
         if (client := self._clients.get(origin := _origin(request.url))) is None:
             url = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
             client = self._clients[origin] = self._upstream.http(url, timeout_s=CONNECT_S, max_bytes=_MOST_LOGIN_BYTES)

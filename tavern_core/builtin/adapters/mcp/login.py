@@ -269,8 +269,12 @@ class _UnattendedProvider(OAuthClientProvider):
         try:
             outgoing = await anext(flow)
             while outgoing is not request:
-                response = await self._send(outgoing)
-                await response.aread()
+                try:
+                    response = await self._send(outgoing)
+                    await response.aread()
+                except httpx2.TransportError as error:
+                    why = f"its authorization server {outgoing.url.host} does not answer ({error or type(error).__name__})"
+                    raise _not_now(storage.name, why) from error
                 if response.status_code == 429 or response.status_code >= 500:  # the library would forget the tokens
                     raise _not_now(storage.name, f"HTTP {response.status_code}")
                 outgoing = await flow.asend(response)
