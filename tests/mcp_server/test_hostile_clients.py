@@ -71,6 +71,7 @@ def test_nothing_is_answered_without_a_token_that_holds_here(shop: Any, token: s
             refused = post(url, shown, method, params)
             assert refused.status_code == 401, shown
             assert "resource_metadata=" in refused.headers["www-authenticate"]
+            assert ("error=" in refused.headers["www-authenticate"]) == (shown is not None)
     assert len(plugin.done) == before + 1
     answered = httpx2.get(url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp"), verify=NO_TLS).json()
     assert (answered["resource"], answered["authorization_servers"]) == ("https://shop.test/mcp", ["https://auth.test"])

@@ -90,7 +90,7 @@ class McpApplication:
             await JSONResponse({"error": "temporarily_unavailable"}, 503)(scope, receive, send)
             return
         if holder is None:
-            await self._unauthenticated()(scope, receive, send)
+            await self._unauthenticated(shown=bearer_token(headers))(scope, receive, send)
             return
         if not has_role(holder, "caller"):
             body = {"error": "insufficient_role", "hint": "a token of `tavern tokens create --role caller` is needed"}
@@ -147,13 +147,14 @@ class McpApplication:
             return JSONResponse(metadata)
         return JSONResponse({"error": "not_found"}, 404)
 
-    def _unauthenticated(self) -> Response:
-        """The answer to a request without a valid token."""
-        challenge = 'Bearer error="invalid_token", error_description="a token of this server is needed"'
+    def _unauthenticated(self, shown: str) -> Response:
+        """The answer to a request without a valid token. To one without any, the challenge names no error (RFC 6750)."""
+        facts = ['error="invalid_token"', 'error_description="a token of this server is needed"'] if shown else []
         config = self._service.config
         if config.issuer and config.resource:
-            base = config.resource.removesuffix(self._path)
-            challenge += f', resource_metadata="{base}{_METADATA}{self._path}"'
+            base = config.resource.rstrip("/").removesuffix(self._path)
+            facts.append(f'resource_metadata="{base}{_METADATA}{self._path}"')
+        challenge = f"Bearer {', '.join(facts)}".strip()
         body = {"error": "invalid_token", "error_description": "a token of this server is needed: tavern tokens create"}
         return JSONResponse(body, 401, {"www-authenticate": challenge})
 
