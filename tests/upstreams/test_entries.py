@@ -272,13 +272,29 @@ def test_an_upstream_shadows_no_plugin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["scope", "clientId", "clientSecret", "clientMetadataUrl", "redirectPort"])
 def test_a_command_has_no_settings_of_a_login(key: str, tmp_path: Path) -> None:
-    setting = 8080 if key == "redirectPort" else "x"
+    setting = {"redirectPort": 8080, "clientMetadataUrl": "https://us.test/client"}.get(key, "x")
     entry = {"kind": "mcp", "command": ["mcp-server-time"], "settings": {key: setting}}
     with Tavern.open({"upstreams": {"clock": entry}}, home=tmp_path) as host:
         host.grant("clock", all_requested=True)
         with pytest.raises(UpstreamError, match=rf"upstreams\.clock\.settings\.{key}: .*no effect") as error:
             host.upstreams.connect_sync("clock")
         assert "delete it" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"clientMetadataUrl": "http://us.test/client"}, {"clientMetadataUrl": "https://us.test"}, {"roots": ["/work"]}],
+    ids=str,
+)
+def test_an_address_in_the_settings_that_cannot_be_used_is_refused_with_its_place(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    entry = {"kind": "mcp", "url": "http://127.0.0.1:9/mcp", "settings": settings}
+    with Tavern.open({"upstreams": {"docs": entry}}, home=tmp_path) as host:
+        host.grant("docs", all_requested=True)
+        with pytest.raises(UpstreamError, match=rf"upstreams\.docs\.settings/{next(iter(settings))}") as error:
+            host.upstreams.connect_sync("docs")
+        assert "must be text that matches the pattern" in error.value.message
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "properties": {
         "roots": {
             "type": "array",
-            "items": {"type": "string"},
-            "description": "Folders that are sent to the server when it asks for roots; none by default.",
+            "items": {"type": "string", "pattern": "^file:///"},
+            "description": "Folders (file:///…) that are sent to the server when it asks for roots; none by default.",
         },
         "maxMessageBytes": {
             "type": "integer",
@@ -44,7 +44,8 @@ SETTINGS: Final[Mapping[str, Any]] = {
         "scope": {"type": "string", "description": "OAuth: what to ask for; by default what the server names."},
         "clientMetadataUrl": {
             "type": "string",
-            "description": "OAuth: address of a document that says who this client is, for servers that take one.",
+            "pattern": "^https://[^/?#]+/[^?#]",
+            "description": "OAuth: address (https://host/path) of a document that says who this client is, for servers that take one.",
         },
         "redirectPort": {
             "type": "integer",
