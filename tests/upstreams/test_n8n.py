@@ -424,13 +424,21 @@ async def test_arguments_go_where_the_webhook_takes_them(tmp_path: Path) -> None
                 assert (n8n.asked[number:], n8n.bodies[number:]) == ([asked], [body])
 
 
-async def test_what_a_path_needs_is_a_parameter_of_a_webhook_that_declares_none(tmp_path: Path) -> None:
+ONLY_BOX = {"type": "object", "properties": {"box": {"enum": ["in", "out"]}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize("declared", [{}, {"parameters": ONLY_BOX}])
+async def test_what_a_path_needs_is_a_parameter_also_if_it_is_not_declared(
+    declared: dict[str, Any], tmp_path: Path
+) -> None:
     async with N8nStub() as n8n:
-        users = {"path": "users/:user-id/:box"}
+        users = {"path": "users/:user-id/:box", **declared}
         async with opened(tmp_path, {"n8n": entry(n8n, users=users)}) as host:
-            refused = await host.invoke("n8n:users", {"box": "in", "x": 1})
+            refused = await host.invoke("n8n:users", {"box": "in"})
             schema = host.tools["n8n:users"].input_schema
-        assert n8n.asked == []
+            assert n8n.asked == []
+            await host.invoke("n8n:users", {"box": "in", "user-id": 7})
+        assert n8n.asked == ["POST /webhook/users/7/in"]
     assert schema["required"] == ["user-id", "box"] == list(schema["properties"])
     assert refused.error is not None and refused.error.kind == "INPUT_SCHEMA_INVALID"
     assert refused.error.details["missing"] == ["user-id"]

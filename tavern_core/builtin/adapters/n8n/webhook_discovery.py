@@ -123,7 +123,7 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
     parts = path.strip("/").split("/")
     if len(path) > _LONGEST_PATH or not path.isprintable() or {"", ".", ".."} & set(parts):
         raise _NoTool(f"{path!r:.80} is not the path of a webhook")
-    parameters = mark.get("parameters") or _of_path(parts)
+    parameters = mark.get("parameters") or _ANYTHING
     if parameters.get("type", "object") != "object":
         raise _NoTool("its parameters are not an object; write {type: object, properties: …}")
     for part, schema in (("parameters", parameters), ("output", mark.get("output", {}))):
@@ -132,7 +132,7 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
     return UpstreamTool(
         name=name,
         description=mark.get("description", ""),
-        input_schema={"type": "object", **parameters},
+        input_schema={"type": "object", **_with_path(parameters, parts)},
         output_schema=mark.get("output"),
         read_only=mark.get("readOnly"),
         destructive=mark.get("destructive"),
@@ -143,10 +143,13 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
     )
 
 
-def _of_path(parts: Iterable[str]) -> dict[str, Any]:
-    """Parameters that nobody declares: anything, and what the path needs."""
-    properties = {part[1:]: _IN_PATH for part in parts if part[:1] == ":" and part[1:]}
-    return {**_ANYTHING, "properties": properties, "required": [*properties]} if properties else _ANYTHING
+def _with_path(parameters: Mapping[str, Any], parts: Iterable[str]) -> Mapping[str, Any]:
+    """The parameters with what the path needs, which is required whether it is declared or not."""
+    needed = {part[1:]: _IN_PATH for part in parts if part[:1] == ":" and part[1:]}
+    if not needed:
+        return parameters
+    required = dict.fromkeys((*parameters.get("required", ()), *needed))
+    return {**parameters, "properties": {**needed, **parameters.get("properties", {})}, "required": [*required]}
 
 
 def _mark(workflow: Mapping[str, Any]) -> Mapping[str, Any]:
