@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import skills_ref
 
+from tavern_core.kernel.files.plugin_file_reader import FolderFiles
 from tavern_core.kernel.manifest.skill_file import read_skill
 from tavern_core.kernel.manifest.skill_folder import check_skill
+from tavern_core.kernel.manifest.skill_tools import MOST_SKILLS, read_plugin_skills
 from tests import programs
 from tests.rows import each_row
 
@@ -182,3 +184,17 @@ def test_the_skills_of_a_folder_are_checked_at_once(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     ours = programs.tavern("skills", "check", ".", "--json", cwd=tmp_path, home=tmp_path / "home")
     assert [(skill["valid"]) for skill in json.loads(ours.stdout)["skills"]] == [False, True]
+
+
+@pytest.mark.slow
+def test_a_plugin_with_too_many_skills_says_which_are_not_used(tmp_path: Path) -> None:
+    for number in range(MOST_SKILLS + 2):
+        (tmp_path / f"other-{number:03}.txt").touch()  # what is no skill does not count
+        folder = tmp_path / f"skill-{number:03}"
+        folder.mkdir()
+        (folder / "SKILL.md").write_text(f"---\nname: {folder.name}\ndescription: Does it.\n---\n")
+    found = read_plugin_skills("office", ".", FolderFiles(tmp_path))
+    assert len(found.specs) == MOST_SKILLS
+    assert [finding.located for finding in found.findings] == [
+        "skill-500: there are more than 500 skills; 'skill-500' and those after it are not used"
+    ]

@@ -22,6 +22,7 @@ from tavern_core.model.tool import ToolSpec
 
 NAMESPACE: Final = "skill"
 MOST_SKILLS: Final = 500
+_MOST_NAMES: Final = 10_000
 _SHOWN_SCRIPTS: Final = 20
 LONGEST_DESCRIPTION: Final = 4_000
 _TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}\Z")
@@ -65,13 +66,19 @@ def read_plugin_skills(plugin: str, entry: str, files: PluginFiles) -> PluginSki
     if names is None:
         problem = files.problem(entry) or f"{entry!r:.120} is not a folder"
         return PluginSkills(findings=(Finding(CODE, f"skills.entry: {problem}", "create it", Location("plugin.yaml")),))
-    for name in names[:MOST_SKILLS]:
+    count = 0
+    for name in names[:_MOST_NAMES]:
         path = name if folder == "." else f"{folder}/{name}"
         if name.startswith("."):
             continue
         if not any(files.stamp(f"{path}/{file}") for file in SKILL_FILES):
             stamps.append((path, files.stamp(path)))  # it may be there later
             continue
+        count += 1
+        if count > MOST_SKILLS:
+            text = f"there are more than {MOST_SKILLS} skills; {name!r:.80} and those after it are not used"
+            findings.append(Finding(CODE, text, "divide them among several plugins", Location(path)))
+            break
         stamps += [(at, files.stamp(at)) for at in (path, f"{path}/{SCRIPTS}", *(f"{path}/{f}" for f in SKILL_FILES))]
         skill = read_one(name, files, path)
         findings += skill.findings
@@ -83,6 +90,11 @@ def read_plugin_skills(plugin: str, entry: str, files: PluginFiles) -> PluginSki
                     Finding(CODE, f"{spec.name} is there twice; the first is used", "rename one", Location(path))
                 )
             specs.setdefault(spec.name, spec)
+    if len(names) > _MOST_NAMES:
+        text = (
+            f"there are more than {_MOST_NAMES:,} entries; {names[_MOST_NAMES]!r:.80} and those after it are not read"
+        )
+        findings.append(Finding(CODE, text, "keep only skills there", Location(folder)))
     return PluginSkills(tuple(specs.values()), tuple(findings), tuple(stamps))
 
 
