@@ -292,6 +292,17 @@ def test_a_folder_of_the_name_of_its_skill_goes_before_others_of_its_root(projec
         assert "the skill itself" in tavern.skills.get("one").instructions
 
 
+def test_of_two_skills_of_a_plugin_with_one_name_the_one_whose_folder_has_it_is_used(project: Project) -> None:
+    write_plugin(project)
+    project.skill("plugins/office/know-how/a-copy", "the copy", {"say.py": SAY}, name="one")
+    project.skill("plugins/office/know-how/one", "the skill itself")
+    with project.host() as tavern:
+        assert "the skill itself" in value(tavern.invoke_sync("skill:one"))["instructions"]
+        assert "skill:one.run" not in [spec.id for spec in tavern.tools.list()]  # the programs of the other
+        said = [f.located for f in tavern.plugins["office"].findings if "twice" in f.message]
+    assert said == ["know-how/a-copy: skill:one is there twice; the one in know-how/one is used"]
+
+
 def test_a_link_to_a_skill_is_named_as_the_second_place_of_this_skill(project: Project) -> None:
     project.skill("skills/one", "the skill itself")
     (link := project.root / "skills" / "also").symlink_to("one")

@@ -67,6 +67,7 @@ def read_plugin_skills(plugin: str, entry: str, files: PluginFiles) -> PluginSki
         problem = files.problem(entry) or f"{entry!r:.120} is not a folder"
         return PluginSkills(findings=(Finding(CODE, f"skills.entry: {problem}", "create it", Location("plugin.yaml")),))
     count = 0
+    usable: list[tuple[bool, str, SkillFile]] = []
     for name in names[:_MOST_NAMES]:
         path = name if folder == "." else f"{folder}/{name}"
         if name.startswith("."):
@@ -82,14 +83,15 @@ def read_plugin_skills(plugin: str, entry: str, files: PluginFiles) -> PluginSki
         stamps += [(at, files.stamp(at)) for at in (path, f"{path}/{SCRIPTS}", *(f"{path}/{f}" for f in SKILL_FILES))]
         skill = read_one(name, files, path)
         findings += skill.findings
-        if not skill.is_usable:
-            continue
-        for spec in specs_of(skill, plugin, files, path):
-            if spec.name in specs:
-                findings.append(
-                    Finding(CODE, f"{spec.name} is there twice; the first is used", "rename one", Location(path))
-                )
-            specs.setdefault(spec.name, spec)
+        if skill.is_usable:
+            usable.append((skill.name != name, path, skill))
+    for _, path, skill in sorted(usable, key=lambda one: one[:2]):  # those with the name of their folder first
+        tool, *others = specs_of(skill, plugin, files, path)
+        if (winner := specs.get(tool.name)) is not None:
+            text = f"{tool.name} is there twice; the one in {winner.implementation['path']} is used"
+            findings.append(Finding(CODE, text, "rename one", Location(path)))
+        else:
+            specs |= {spec.name: spec for spec in (tool, *others)}
     if len(names) > _MOST_NAMES:
         text = (
             f"there are more than {_MOST_NAMES:,} entries; {names[_MOST_NAMES]!r:.80} and those after it are not read"
