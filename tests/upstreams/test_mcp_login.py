@@ -421,7 +421,7 @@ async def attempted(
 PKCE = "does not support PKCE with S256"
 OURS = {"clientId": "us"}
 REFUSED_LOGINS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = {
-    "no PKCE": ({"code_challenge_methods_supported": None}, TOKENS, OURS, PKCE, ""),
+    "no PKCE": ({"code_challenge_methods_supported": []}, TOKENS, OURS, PKCE, ""),
     "PKCE without a hash": ({"code_challenge_methods_supported": ["plain"]}, TOKENS, OURS, PKCE, ""),
     "no registration": ({}, TOKENS, {}, "Registration failed: 404", "write its `clientId` into `settings` of server"),
     "no token": ({}, {**TOKENS, "access_token": None}, OURS, "access_token: Input should be a valid string", ""),
@@ -471,9 +471,11 @@ async def test_the_secret_of_a_client_is_sent_as_the_server_accepts_it(
 
 @pytest.mark.anyio
 async def test_the_address_to_log_in_keeps_the_query_of_its_endpoint(tmp_path: Path) -> None:
-    _, shown, _ = await attempted(tmp_path, {"authorization_endpoint": "/login?tenant=a"}, **OURS)
+    metadata = {"authorization_endpoint": "/login?tenant=a", "code_challenge_methods_supported": None}
+    _, shown, _ = await attempted(tmp_path, metadata, **OURS)
     query = parse_qs(urlsplit(shown).query)
     assert query["tenant"] == ["a"] and query["client_id"] == ["us"]
+    assert query["code_challenge_method"] == ["S256"]
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,9 @@ def _provider(
 
 
 def _refuse_without_pkce(metadata: OAuthMetadata | None) -> None:
-    """Raise OAuthFlowError if the server does not say that it checks the proof that the same client asks for tokens."""
-    if metadata is not None and "S256" not in (metadata.code_challenge_methods_supported or ()):
+    """Raise OAuthFlowError if the server says that it cannot check who asks for the tokens. Many say nothing, and can."""
+    methods = metadata.code_challenge_methods_supported if metadata is not None else None
+    if methods is not None and "S256" not in methods:
         raise OAuthFlowError("its authorization server does not support PKCE with S256, so the code could be stolen")
 
 
