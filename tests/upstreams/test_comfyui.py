@@ -466,6 +466,21 @@ REFUSED = {
 }  # fmt: skip
 
 
+async def test_outputs_that_the_server_refuses_of_a_workflow_that_it_runs_are_named(tmp_path: Path) -> None:
+    async def takes_a_part(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        comfy._prompt(body)
+        return web.json_response({"prompt_id": body["prompt_id"], "number": 1, "node_errors": REFUSED["node_errors"]})
+
+    write(tmp_path)
+    async with ComfyStub() as comfy, served(tmp_path, comfy) as host:
+        assert "leftOut" not in (await host.invoke("comfy:invert", ARGUMENTS)).value
+        comfy.flaws.append(("POST /prompt", takes_a_part))
+        result = await host.invoke("comfy:invert", ARGUMENTS)
+    assert len(result.value["files"]) == 1
+    assert result.value["leftOut"] == ["width of node 1 (EmptyImage): Value 64 bigger than max of 32: width"]
+
+
 @APIS
 async def test_a_workflow_that_the_server_refuses_has_done_nothing(tmp_path: Path, api: str) -> None:
     cut = {**GRAPH, "2": {"class_type": "ImageInvert", "inputs": {}}}

@@ -129,13 +129,15 @@ async def keep(data: bytes, media_type: str, name: str, node: str, url: str, cal
 
 
 def result_of(
-    tool: UpstreamTool, run: str, graph: Mapping[str, Any], values: Mapping[str, Any], outputs: RunOutputs, kept: Sequence[StoredFile]
+    tool: UpstreamTool, run: str, graph: Mapping[str, Any], values: Mapping[str, Any], outputs: RunOutputs, kept: Sequence[StoredFile],
+    left_out: Sequence[str] = (),
 ) -> ToolResult:  # fmt: skip
     """The answer of a run, with its evidence (seed 004 §7.4): hash of the workflow, seed, parameters, files with digest and URL.
 
     Args:
         graph: as it ran.
         values: the arguments, with the seeds that were drawn.
+        left_out: what the server did not run, and why.
     """
     workflow = f"sha256:{json_digest(graph, is_compact=True)}"
     seeds = {name: values[name] for name in tool.data["seeds"] if name in values}
@@ -163,4 +165,6 @@ def result_of(
         "texts": list(outputs.texts),
         "cached": outputs.is_cached,
     }
+    if left_out:
+        value["leftOut"] = list(left_out)
     return ToolResult(True, value, content=tuple(dict(file.link) for file in kept), evidence=tuple(evidence))

@@ -4,6 +4,7 @@ do."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from tavern_core.contract.exchange import object_at
@@ -12,6 +13,7 @@ from tavern_core.frozen_dataclass import dataclass
 
 _MOST_FILES: Final = 256
 _MOST_TEXTS: Final = 256
+_MOST_LEFT_OUT: Final = 20
 _TYPES: Final = ("output", "temp", "input")
 
 
@@ -71,16 +73,23 @@ def invalid(data: Any, places: Mapping[str, Any]) -> UpstreamError | InputInvali
     error = data.get("error") if isinstance(data, Mapping) else None
     reason = error.get("message") if isinstance(error, Mapping) else error
     problems = list(_problems(data, places))
-    text = "; ".join(
-        f"{p['parameter'] or p['input'] or 'input'} of node {p['node']} ({p['class']}): {p['message']}"
-        for p in problems[:5]
-    )
+    text = "; ".join(map(_said, problems[:5]))
     message = f"ComfyUI refuses the workflow: {text or reason!s:.300}"
     if problems and all(problem["parameter"] for problem in problems):
         return InputInvalid(message, hint="correct the argument", problems=problems)
     return UpstreamError(
         message, hint="open the template in ComfyUI, correct it and export it anew", reason="invalid", problems=problems
     )
+
+
+def left_out(data: Any, places: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the server does not run of a workflow that it took, and why: outputs whose nodes it refuses."""
+    return tuple(map(_said, islice(_problems(data, places), _MOST_LEFT_OUT)))
+
+
+def _said(problem: Mapping[str, Any]) -> str:
+    place = f"{problem['parameter'] or problem['input'] or 'input'} of node {problem['node']} ({problem['class']})"
+    return f"{place}: {problem['message']}"
 
 
 def _problems(data: Any, places: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

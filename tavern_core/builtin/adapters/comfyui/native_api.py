@@ -28,7 +28,7 @@ from tavern_core.builtin.adapters.comfyui.file_transfer import (
     result_of,
     upload_of,
 )
-from tavern_core.builtin.adapters.comfyui.history import OutputFile, invalid, outputs_of
+from tavern_core.builtin.adapters.comfyui.history import OutputFile, invalid, left_out, outputs_of
 from tavern_core.builtin.adapters.comfyui.run_ids_and_progress import ComfyUIRequest, ProgressReporter
 from tavern_core.builtin.adapters.comfyui.templates import fill
 from tavern_core.builtin.adapters.comfyui.watch import RunProgress, preview_of
@@ -104,13 +104,14 @@ class NativeApi:
         reporter = ProgressReporter(request.call, previews=self._previews)
         entry = await self._state(request.run) if request.is_keyed else "gone"
         run = request.run
+        refused: tuple[str, ...] = ()
         if entry == "gone" and request.call.is_again:
             raise _lost(run, "the process that asked for it has ended, and the server does not know it")
         try:
             if entry == "gone":
                 client = str(uuid.uuid4())
                 async with self._messages(client) as messages:
-                    run = await self._queue(request, graph, client)
+                    run, refused = await self._queue(request, graph, client)
                     entry = await self._wait_for_end(run, graph, messages, reporter)
             elif not isinstance(entry, Mapping):  # its messages go to the call that queued it
                 entry = await self._wait_for_end(run, graph, None, reporter)
@@ -121,7 +122,7 @@ class NativeApi:
         outputs = outputs_of(run, entry, request.tool.data["outputs"])
         reporter.progress(len(graph), len(graph), "completed")
         kept = [await self._fetch(file, request) for file in outputs.files]
-        return result_of(request.tool, run, graph, request.values, outputs, kept)
+        return result_of(request.tool, run, graph, request.values, outputs, kept, refused)
 
     async def _uploaded(self, request: ComfyUIRequest) -> dict[str, str]:
         files = [name for name in request.tool.data["files"] if request.values.get(name) is not None]
@@ -146,8 +147,10 @@ class NativeApi:
             )
         return f"{value['subfolder']}/{name}" if value.get("subfolder") else name
 
-    async def _queue(self, request: ComfyUIRequest, graph: Mapping[str, Any], client: str) -> str:
-        """Queue a run; returns its id, which the server chooses if it is too old to take ours."""
+    async def _queue(
+        self, request: ComfyUIRequest, graph: Mapping[str, Any], client: str
+    ) -> tuple[str, tuple[str, ...]]:
+        """Queue a run; returns its id, which the server chooses if it is too old to take ours, and what is not run of it."""
         body = {"prompt": graph, "client_id": client, "prompt_id": request.run}
         if request.is_keyed:
             body["extra_data"] = {_MARK: request.mark}
@@ -156,18 +159,18 @@ class NativeApi:
         except CallError as error:
             if error.outcome == "none" or await self._state_if_reachable(request.run) == "gone":
                 raise
-            return request.run  # the answer was lost, and the run is there
+            return request.run, ()  # the answer was lost, and the run is there
         data = answer.members
         if answer.status == 400:
             raise invalid(data, request.tool.data["places"])
         if answer.status != 200:
             raise _refused(answer)
-        run = data.get("prompt_id")
+        run, refused = data.get("prompt_id"), left_out(data, request.tool.data["places"])
         if isinstance(run, str) and 0 < len(run) <= 100 and run.isprintable():
-            return run
+            return run, refused
         if await self._state_if_reachable(request.run) == "gone":
             raise _lost(request.run, "the server took the workflow and does not say as what")
-        return request.run
+        return request.run, refused
 
     async def _wait_for_end(
         self,
