@@ -121,6 +121,13 @@ class UpstreamEntry(UpstreamSystem):
         )
         return DeclaredTools(specs, findings=tuple(lost))
 
+    def quarantined(self, local: str) -> tuple[str, str]:
+        """See `PluginOrigin.quarantined`."""
+        if local not in map(local_name, self._quarantined(self)):
+            return "", ""
+        why = "it is in quarantine: its definition is not the one that was reviewed"
+        return why, f"tavern upstreams show {self.name}; if it is what you want: tavern upstreams accept {self.name}"
+
     def left_out(self, local: str) -> tuple[str, str]:
         """See `PluginOrigin.left_out`."""
         place = f"upstreams.{self.name}"
@@ -214,6 +221,9 @@ class _UpstreamOrigin(PluginOrigin):
 
     def left_out(self, local: str) -> tuple[str, str]:
         return self.entry.left_out(local)
+
+    def quarantined(self, local: str) -> tuple[str, str]:
+        return self.entry.quarantined(local)
 
     def tool_hashes(self) -> Mapping[str, str]:
         return lock_form(self.entry.hashes()) if self.entry.is_listed else {}

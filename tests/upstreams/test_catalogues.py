@@ -411,6 +411,7 @@ def test_a_tool_of_a_pinned_upstream_that_is_not_as_reviewed_is_in_quarantine_un
         host.upstreams.refresh_sync("toy")
         refused = host.invoke_sync(tool, {"x": 1})
         assert refused.error is not None and refused.error.kind == "TOOL_QUARANTINED"
+        assert "in quarantine" in host.tools.why(tool).reason and "accept toy" in host.tools.why(tool).fix
         assert why in refused.error.message and refused.error.details["changed"]
         assert "Ignore" not in f"{refused.error}", "models read errors"
         assert host.upstreams["toy"].quarantined == (tool,)

@@ -106,6 +106,9 @@ class Availability:
             )
         if asked is not spec and (refusal := self._refusal(asked, caller, inventory)) is not None:
             return refusal
+        why, fix = record.candidate.origin.quarantined(split_id(entry.id)[1])
+        if why:
+            return AvailabilityReason(entry.id, True, why, fix, entry.plugin)
         alias = f", for which {tool!r} is an alias" if tool in self._specs.registry.aliases_of(entry.id) else ""
         return self._why_there(asked, record, f"offered by {entry.plugin}{alias}", caller, inventory)
 

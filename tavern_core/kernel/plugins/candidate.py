@@ -106,6 +106,10 @@ class PluginOrigin(ABC):
         """For an upstream: why it does not offer a tool of this name, and the repair; empty if that is not known."""
         return "", ""
 
+    def quarantined(self, local: str) -> tuple[str, str]:
+        """For an upstream: why its tool of this name is in quarantine, and the repair; empty if it is not."""
+        return "", ""
+
     def tool_hashes(self) -> Mapping[str, str]:
         """For an upstream: tool → hash of its definition, as last listed."""
         return {}
