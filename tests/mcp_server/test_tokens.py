@@ -60,7 +60,7 @@ def test_a_token_says_exactly_what_its_calls_may_do(tmp_path: Path) -> None:
 @each_row(
     ("principal", "options", "says"),
     [
-        ("", {}, "principal"),
+        ("", {}, "name the caller, such as agent:claude"),
         ("host", {}, "the host's own"),
         ("plugin:x", {}, "the host's own"),
         ("a\nb", {}, "principal"),

@@ -192,7 +192,9 @@ def check_principal(principal: object) -> None:
         UsageError: it is not a principal, or is reserved for the host (USAGE).
     """
     if not isinstance(principal, str) or not principal.strip() or not principal.isprintable():
-        raise UsageError(f"{principal!r:.80} is not a principal", hint='tavern.tokens.create("agent:claude")')
+        raise UsageError(
+            f"{principal!r:.80} is not a principal", hint="name the caller, such as agent:claude or user:ann"
+        )
     if principal == HOST_PRINCIPAL or principal.startswith("plugin:"):
         raise UsageError(f"{principal!r:.80} is a name of the host's own", hint="for example agent:claude or user:ann")
 
