@@ -448,6 +448,13 @@ async def test_a_server_that_leads_to_no_address_of_http_is_quoted(address: str,
 
 
 @pytest.mark.anyio
+async def test_a_login_names_the_authorization_server_that_does_not_answer(tmp_path: Path) -> None:
+    error, _, _ = await attempted(tmp_path, {}, challenge='Bearer resource_metadata="http://127.0.0.1:9/x"')
+    assert "its authorization server 127.0.0.1:9 does not answer" in error.message
+    assert (error.code, error.outcome, error.retryable) == ("UPSTREAM_ERROR", "none", True)
+
+
+@pytest.mark.anyio
 async def test_a_port_that_is_taken_is_named_with_its_setting(tmp_path: Path) -> None:
     with web() as other:
         error, _, _ = await attempted(tmp_path, {}, redirectPort=other.port)

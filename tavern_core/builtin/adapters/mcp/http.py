@@ -20,7 +20,15 @@ from mcp_types import CONNECTION_CLOSED, JSONRPCError
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from tavern_core.builtin.adapters.mcp.login import LoginNeeded, Show, login, login_failed, login_needed, rights_missing
+from tavern_core.builtin.adapters.mcp.login import (
+    LoginNeeded,
+    Show,
+    login,
+    login_failed,
+    login_needed,
+    no_answer,
+    rights_missing,
+)
 from tavern_core.builtin.adapters.mcp.message_parser import (
     FEW_VALUES,
     LARGE,
@@ -150,6 +158,8 @@ class NonRaisingClient:
             why = UpstreamError(error.message, hint=error.hint, fixFor="operator", code=error.code)
             return self._failed(request, number, why)
         except httpx2.TransportError as error:
+            if _origin(error.request.url) != _origin(request.url):
+                return self._failed(request, number, no_answer(self.name, error))
             return self._failed(request, number, _lost(error, self.name))
         refusal = _refusal(response, self.name, has_header="authorization" in self._headers)
         if await _is_forgotten(request, response, number):

@@ -102,6 +102,13 @@ def login_failed(name: str, error: Exception) -> UpstreamError:
     return UpstreamError(f"logging in to {name} failed: {why[:500]}", hint=hint, fixFor="operator")
 
 
+def no_answer(name: str, error: httpx2.TransportError) -> UpstreamError:
+    """The error for a login whose other server does not answer."""
+    place = error.request.url.netloc.decode("ascii")
+    why = f"its authorization server {place} does not answer ({str(error)[:200] or type(error).__name__})"
+    return UpstreamError(f"logging in to {name} failed: {why}", retryable=True, outcome="none", fixFor="operator")
+
+
 def _not_now(name: str, why: str) -> UpstreamError:
     return UpstreamError(f"the tokens of {name} cannot be refreshed now: {why}", retryable=True, outcome="none")
 
