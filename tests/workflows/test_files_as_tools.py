@@ -224,6 +224,19 @@ def test_profiles_and_lists_hold_for_workflows_that_are_written_later(flows: Flo
         assert [error.kind if error else "" for error in kinds] == ["", "POLICY_DENIED", "POLICY_DENIED"]
 
 
+def test_a_call_of_another_tool_reports_lists_and_profiles_only_if_they_name_no_workflow(flows: Flows) -> None:
+    profiles = flows.root / "profiles"
+    profiles.mkdir()
+    (profiles / "p.json").write_text(json.dumps({"tool_ids_inventory": ["workflow:mine", "workflow:gone"]}), "utf-8")
+    (flows.folder / "mine.json").write_text(json.dumps(echo()), "utf-8")
+    deny = ["workflow:mine", "workflow:gone"]
+    for lists, caller in (({"tools": {"deny": deny}}, CallContext()), ({}, CallContext(profile="p"))):
+        with flows.open(profiles=[str(profiles)], **lists) as tavern:
+            tavern.invoke_sync("system:get_current_time", context=caller)
+            (reported,) = tavern.diagnostics
+            assert "workflow:gone" in reported.message
+
+
 async def test_tasks_and_threads_that_write_and_call_always_meet_one_of_the_versions(flows: Flows) -> None:
     async with flows.open() as tavern:
         tavern.workflows.save("echo", echo(description="0"))

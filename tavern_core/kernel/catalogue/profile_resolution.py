@@ -186,6 +186,8 @@ class Inventories:
         written, findings = self.written.get(given)
         stamp = self._stamp(written)
         resolved = resolve_profile(written, self)
+        if resolved.findings and self.specs.catch_up_once():
+            return self._resolve(given)
         resolved = replace(resolved, findings=(*findings, *resolved.findings))
         for finding in resolved.findings:
             self._base.diagnostics.add_finding(finding, severity="warning")

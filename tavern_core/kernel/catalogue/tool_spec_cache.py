@@ -74,6 +74,7 @@ class ToolSpecs:
         self._inline = base.inline
         self._lock = threading.RLock()
         self._changes = 0
+        self._is_caught_up = False
         self.plans: dict[str, CallPlan] = {}
         """Written id → compiled plan, for the current state; cleared by each change."""
         self._cache = CachedSpecs((-1, -1, -1))
@@ -90,7 +91,19 @@ class ToolSpecs:
             self.changed()
         entry = self.registry.entries().get(tool) if isinstance(tool, str) else None
         if entry is None or entry.id.startswith("workflow:") or self._is_of_upstream(entry):
+            self._is_caught_up = True
             self.base.signals.lookup.emit()
+
+    def catch_up_once(self) -> bool:
+        """`catch_up` with all tools, unless that was done before: an unknown name may be that of a workflow.
+
+        Returns:
+            whether it was done now.
+        """
+        if self._is_caught_up:
+            return False
+        self.catch_up()
+        return True
 
     def _is_of_upstream(self, entry: RegistryEntry) -> bool:
         return self.lifecycle.records[entry.plugin].candidate.source == "upstream"
@@ -277,7 +290,7 @@ class ToolSpecs:
         if cache.policy is None:
             entries = self.registry.entries()
             aliases = self.registry.aliases() if self._config_has_lists() else {}
-            cache.policy = compile_access(
+            policy = compile_access(
                 self.config,
                 list(entries),
                 list(self.lifecycle.records),
@@ -285,7 +298,10 @@ class ToolSpecs:
                 file=self._file,
                 host=self.host_plugins(),
             )
-            for finding in (*self.registry.mismatches(), *cache.policy.diagnostics):
+            if policy.diagnostics and self.catch_up_once():
+                return self.policy()
+            cache.policy = policy
+            for finding in (*self.registry.mismatches(), *policy.diagnostics):
                 self.diagnostics.add_finding(finding)
         return cache.policy
 
