@@ -175,6 +175,12 @@ def test_the_fix_of_a_refused_statement_fits_what_the_caller_may_do(
     assert error.fix == fix
 
 
+@each_row("text", ["select a" + "[1]" * 201 + " from t", "select " + "a[1], " * 200 + "array[1]"])
+def test_a_statement_with_more_brackets_than_the_parser_reads_quickly_is_refused_unread(desk: Desk, text: str) -> None:
+    assert "more than 200 opening brackets" in refusal(desk.tool(schema(dialect="postgres"), "read:db")({"q": text}))
+    assert desk.tool(schema(dialect="postgres"), "read:db")({"q": text.replace("[1]", "", 1)}).ok
+
+
 def test_taking_a_lock_counts_as_writing(desk: Desk) -> None:
     assert desk.tool(schema(dialect="postgres"), "read:db", "write:db")({"q": "select * from t for update"}).ok
     assert "FOR UPDATE" in refusal(

@@ -23,6 +23,8 @@ from tavern_core.frozen_dataclass import dataclass
 
 LONGEST: Final = 10_000
 """Characters: parsing so many takes up to a second, in all dialects together."""
+MOST_BRACKETS: Final = 200
+"""The time for reading ``a[1][1]…`` grows with the square of their number."""
 USUAL: Final = ("sqlite", "postgres", "mysql", "tsql")
 _ALIASES: Final = {
     "sqlite3": "sqlite",
@@ -121,6 +123,8 @@ def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> St
         beginning = tokens[0].text.upper()
         if beginning not in _BEGINNINGS or (beginning == "SHOW" and dialect != "mysql"):
             return StatementAnalysis(f"begins with {tokens[0].text[:40]!r}, which is not a query")
+        if sum(token.token_type.name == "L_BRACKET" for token in tokens) > MOST_BRACKETS:
+            return StatementAnalysis(f"holds more than {MOST_BRACKETS} opening brackets")
         if flaw := token_flaw(text, tokens, dialect):
             return StatementAnalysis(flaw)
         if beginning == "VALUES" and dialect == "mysql":  # MariaDB accepts a bare one, the parser does not
