@@ -100,7 +100,7 @@ def read_statement(
     with _silent():
         analyses = [_judge(text, one, writing, allowed) for one in ((dialect,) if dialect else USUAL)]
     flawed = next((found for found in analyses if found.flaw), None)
-    if flawed is not None and not dialect:
+    if flawed is not None and not dialect and not all(found.flaw for found in analyses):
         return replace(
             flawed,
             fix=flawed.fix
