@@ -14,7 +14,7 @@ from typing import Any
 
 from tavern_core import CallContext, Plugin, Tavern, tool
 
-CONDITIONS = "10,000 tools; nothing is called; any CPU"
+CONDITIONS = "audit on; 10,000 tools; nothing is called; any CPU"
 TOOLS = 10_000
 QUERIES = 300
 VERBS = [

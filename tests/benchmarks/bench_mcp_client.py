@@ -18,7 +18,7 @@ from typing import Any
 
 from tavern_core import Tavern
 
-CONDITIONS = "audit log on; one call at a time; servers of the library `mcp` in processes of their own"
+CONDITIONS = "audit log on; one call at a time; servers of the library `mcp` in processes of their own; any CPU"
 ARGUMENTS = {"a": 1, "b": 2}
 CALLS = 400
 WARM = 50

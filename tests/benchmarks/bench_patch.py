@@ -22,7 +22,9 @@ from tavern_core.graph.patch_ids import with_ids
 from tavern_core.kernel.manifest.workflow_file_codec import workflow_of
 from tavern_core.model.workflow import Workflow
 
-CONDITIONS = "chain of nodes, 1 MB of JSON; 100 operations of five kinds; CPU time; any CPU"
+CONDITIONS = (
+    "audit on, where there is a host; chain of nodes, 1 MB of JSON; 100 operations of five kinds; CPU time; any CPU"
+)
 MB = 2_470
 """Nodes of a workflow of 1 MB."""
 ROUNDS = 15
@@ -147,7 +149,7 @@ def layouts() -> list[dict[str, Any]]:
     found = []
     for edges in (499, 1_000, 3_000):
         workflow = random_workflow(500, edges)
-        conditions = f"500 nodes, {edges:,} random edges; CPU time; any CPU"
+        conditions = f"no host; 500 nodes, {edges:,} random edges; CPU time; any CPU"
         found.append(row("layout", cpu(lambda workflow=workflow: layout(workflow)), 50, conditions=conditions))  # type: ignore[misc]
     return found
 

@@ -17,7 +17,7 @@ from typing import Any
 from tavern_core import NodeSpec, Plugin, Slot, Tavern, hookimpl
 from tavern_core.assistant.node_text import node_documents
 
-CONDITIONS = "3,000 node types, 400 example workflows in a folder, requests of 40 words; any CPU"
+CONDITIONS = "audit on; 3,000 node types, 400 example workflows in a folder, requests of 40 words; any CPU"
 TYPES, EXAMPLES, REQUESTS = 3_000, 400, 200
 KINDS = ["IMAGE", "MASK", "LATENT", "MODEL", "AUDIO", "VIDEO", "MESH", "CONDITIONING", "VAE", "TEXT"]
 WORDS = [

@@ -131,8 +131,10 @@ def cell(value: Any) -> str:
     return (
         f"{value:,.3g}"
         if isinstance(value, float) and abs(value) < 1000
+        else f"{value:,.1f}"
+        if isinstance(value, float)
         else f"{value:,}"
-        if isinstance(value, int | float)
+        if isinstance(value, int)
         else str(value)
     )
 
