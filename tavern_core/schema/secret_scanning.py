@@ -66,7 +66,7 @@ _NAME_CHAR: Final = re.compile(r"[\w.-]")
 _NAME: Final = (
     rf"(?i)(?:{_STEM})[\w.-]{{0,40}}(?:[ _-](?:id|string|phrase|codes?|word))?"
     r"(?=((?:\\{0,3}[\"'])?\s{0,8}(?:=>|->|:=|[:=：＝])\s{0,8}"
-    r"|[\"'”」]?(?:\s(?:for|of|to|on|at)\s[^\s:=]{1,60})?\s{1,8}(?:is|was|are)\s{1,8}:?\s{0,4}|\s{0,4}(?:是|为|為|设成|改成)\s{0,4}[:：]?\s{0,4}))"
+    r"|[\"'”」]?(?:\s(?:for|of|to|on|at)\s[^\s:=]{1,60})?\s{1,8}(?:is|was|are)(?:\s{1,8}:?|:)\s{0,4}|\s{0,4}(?:是|为|為|设成|改成)\s{0,4}[:：]?\s{0,4}))"
 )
 """A name that may be secret; its group separates it from its value."""
 _NAMED_VALUE: Final = _VALUE
@@ -347,8 +347,8 @@ _RULES: Final[tuple[tuple[str, Masker], ...]] = (
     (rf"(?:{_PROGRAM})(?:\.exe)?[\s\"'].*(?:-|pass:)", lambda text: _rule(_LINE).sub(_mask_line, text)),
     (r"(?i:cookie|authorization|x-api-key|x-auth-token)\s*:", lambda text: _rule(_HEADER).sub(_mask_header, text)),
     (
-        rf"(?i:{_ANY_STEM}[^\s:=：＝]*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s"
-        r"|[ _-]\S*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s)))",
+        rf"(?i:{_ANY_STEM}[^\s:=：＝]*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)[\s:]"
+        r"|[ _-]\S*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)[\s:])))",
         _mask_named,
     ),
 )  # fmt: skip

@@ -265,6 +265,7 @@ https://x?a=1&access_token=hunter2X&b=2
 https://x?key=hunter2Xhunter2X
 https://x?code=hunter2Xhunter2X
 the password is hunter2X
+the password is: hunter2X
 password is "hunter2X"
 Password: hunter2X
 my password was hunter2X, sorry
@@ -342,6 +343,7 @@ Cookie: hunter2X required
 KEPT = """
 the token is missing
 password is required
+the password is: required
 the password is too short
 password must be at least 8 characters
 password: must be string
@@ -694,7 +696,7 @@ def test_no_planted_secret_survives_and_nothing_raises(value: Any) -> None:
         '"',
         'key: "\\',
         "=",
-        "密码：", "--a", "-a ", "curl -u a ", "mysql -p", "&sig=", "key", "<key>", "<key ", "password is ", "key for ", 'token="', "token=[",
+        "密码：", "--a", "-a ", "curl -u a ", "mysql -p", "&sig=", "key", "<key>", "<key ", "password is ", "password is:", "key for ", 'token="', "token=[",
         "token={", 'pass\\"', "token=a,", "key_", 'Authorization: ="', "token=a\\", "token={$env ", "key = key: ",
     ],
 )  # fmt: skip
