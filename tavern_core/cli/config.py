@@ -15,7 +15,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.errors import NOTHING_FOUND, ReportedExit, print_note, print_problem
-from tavern_core.cli.inputs import read_stdin
+from tavern_core.cli.inputs import WITH_VALUE, read_stdin
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text
 from tavern_core.cli.session import CliSession
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tavern_core.kernel.config.configuration import ConfigFiles, LoadedConfig, MaskedValue
 
 SETTINGS: Final = "extensions."
-_TEXT: Final = {"ignore_unknown_options": True}
-"""For `set`: a value may begin with a hyphen, as negative numbers do."""
 
 
 @click.group(cls=Group)
@@ -63,7 +61,7 @@ def get(session: CliSession, key: str, origin: bool) -> None:
         session.out.data(_written(row["value"]))
 
 
-@config.command("set", context_settings=_TEXT)
+@config.command("set", context_settings=WITH_VALUE)
 @click.argument("key", shell_complete=completion.config_keys)
 @click.argument("value", required=False)
 @click.option("--user", "to_user", is_flag=True, help="Write to the user's config.yaml, not to the project's file.")

@@ -16,6 +16,9 @@ from tavern_core.model.safe_printing import reason_of
 LARGEST_INPUT: Final = 64_000_000
 """Bytes read from a file or stdin; the host's own limits are far below."""
 
+WITH_VALUE: Final = {"ignore_unknown_options": True}
+"""Settings of a command with a value that may begin with a hyphen, as negative numbers do."""
+
 
 class _Positive(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -12,6 +12,7 @@ import click
 
 from tavern_core.cli import completion
 from tavern_core.cli.errors import ReportedExit, exit_code_of, failed_call, print_note
+from tavern_core.cli.inputs import WITH_VALUE
 from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import json_text, one_line
 from tavern_core.cli.session import CliSession
@@ -86,7 +87,7 @@ def cancel(session: CliSession, job: str) -> None:
     session.show({"jobId": job, "cancelled": asked}, f"{job} was asked to end" if asked else f"{job} has ended already")
 
 
-@jobs.command()
+@jobs.command(context_settings=WITH_VALUE)
 @click.argument("job", metavar="ID", shell_complete=completion.jobs)
 @click.argument("value", metavar="VALUE")
 @click.option("--question", default="", metavar="ID", help="Which question, if there are several.")

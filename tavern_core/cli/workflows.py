@@ -12,7 +12,7 @@ import click
 from tavern_core.cli import completion
 from tavern_core.cli.call import caller
 from tavern_core.cli.errors import FAILED, ReportedExit, exit_code_of, print_problem
-from tavern_core.cli.inputs import json_arguments, named
+from tavern_core.cli.inputs import WITH_VALUE, json_arguments, named
 from tavern_core.cli.lazy_groups import Group, LazyCommand
 from tavern_core.cli.output import shorten
 from tavern_core.cli.prompts import alone, answered, has_person, typed
@@ -218,7 +218,7 @@ def resume(
     _take_up(session, host, run, answers, inputs=inputs, **options)
 
 
-@workflows.command()
+@workflows.command(context_settings=WITH_VALUE)
 @click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.argument("question", metavar="[QUESTION]", required=False)
 @click.argument("value", metavar="[VALUE]", required=False)

@@ -32,7 +32,7 @@ SCHEMAS = {
     "sure": {"type": "boolean"}, "colour": {"enum": ["red", "blue"]}, "size": {"oneOf": [{"const": 1}, {"const": 2}]},
     "list": {"type": "array", "items": {"type": "integer"}}, "object": {"$ref": "#/$defs/o", "$defs": {"o": {"type": "object", "required": ["a"]}}},
     "secret": {"type": "string", "format": "password", "minLength": 6}, "default": {"type": "integer", "default": 7},
-    "either": {"type": ["integer", "null"]}, "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]}, "bounded": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}},
+    "either": {"type": ["integer", "null"]}, "cold": {"type": "integer", "maximum": 0}, "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]}, "bounded": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}},
 }
 
 @node("q:Ask")
@@ -93,7 +93,7 @@ def workflows(project: Path) -> Path:
     (project / "workflows").mkdir()
     for name, document in {
         "one": flow("number"), "two": flow("number", "sure"), "busy": flow("number", more=("q:Count",)), "secret": flow("secret"),
-        "approval": flow("sure", more=("q:Tool",)), "all": flow(*KINDS),
+        "approval": flow("sure", more=("q:Tool",)), "all": flow(*KINDS), "cold": flow("cold"),
     }.items():  # fmt: skip
         (project / "workflows" / f"{name}.json").write_text(json.dumps(document), "utf-8")
     return project / "workflows"
@@ -280,7 +280,7 @@ def waiting(tavern: Run, name: str) -> str:
     assert (done.code, done.out) == (3, ""), done.err
     run = re.search(r"run-[0-9a-f]+", done.err)
     assert run is not None, done.err
-    assert f"tavern workflows answer {run[0]} number#1 VALUE" in done.err
+    assert re.search(rf"tavern workflows answer {run[0]} \w+#1 VALUE", done.err), done.err
     assert [kept["state"] for kept in tavern("workflows", "runs", "--json").json if kept["runId"] == run[0]] == [
         "waiting"
     ]
@@ -332,6 +332,12 @@ def test_answers_of_several_questions_come_in_commands_of_their_own(tavern: Run)
         "waiting",
         ["sure#1"],
     )
+
+
+def test_an_answer_may_be_a_negative_number(tavern: Run) -> None:
+    for words in (("cold#1", "-15"), ("-15",)):
+        assert tavern("workflows", "answer", waiting(tavern, "cold"), *words).out == "-15\n"
+    assert "there is no job 'job-0'" in tavern("jobs", "answer", "job-0", "-15").err
 
 
 def test_an_approval_names_the_command_that_continues_the_run_that_failed_without_it(
