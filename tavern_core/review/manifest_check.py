@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 from tavern_core.contract.core_services import CORE_SERVICES
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.contract.permissions import TRYFIRST, requested_permissions
-from tavern_core.errors import Finding, Location, WorkflowInvalid
+from tavern_core.errors import Finding, Location, ProfileInvalid, WorkflowInvalid
 from tavern_core.graph.compile import compile_workflow
 from tavern_core.graph.problems import FlowProblem
+from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.browser_assets import served_file
 from tavern_core.kernel.discovery.manifest_facts import facts_of
 from tavern_core.kernel.files.plugin_file_reader import PluginFiles
@@ -84,6 +85,7 @@ class ManifestCheck:
         self._requested = requested_permissions(manifest)
         self._sections = facts_of(manifest).sections
         self._tools: DeclaredTools = read_declared_tools(manifest, reading.document, files)
+        self._workflows_read: set[str] = set()
         self.undeclared: list[str] = []
 
     def run(self) -> Iterator[Finding]:
@@ -93,6 +95,8 @@ class ManifestCheck:
         flows = [draft for draft in self._tools.drafts if draft.kind == "workflow"]
         for spec in sorted((*self._tools.specs, *flows), key=lambda each: each.name):
             yield from self._spec(spec)
+        yield from self._workflow_folder()
+        yield from self._profile_folder()
         yield from self._settings_of_tools()
         yield from self._scan.findings
         for hook in self._scan.hooks:
@@ -185,16 +189,52 @@ class ManifestCheck:
             problem = self._files.problem(names[0])
             yield self._flaw(spec, problem, "create it, or correct the path", "implementation", "workflowId")
             return
+        workflow = yield from self._workflow_file(file, spec.local_name, f"the tool {spec.local_name!r}: ")
+        if workflow is not None and spec not in self._tools.drafts:
+            yield from self._interface(spec, file, workflow.inputs())
+
+    def _workflow_folder(self) -> Iterator[Finding]:
+        """Check the files of `workflows.entry` that no tool names."""
+        for file, id_ in self._in_entry(self._manifest.workflows):
+            if file not in self._workflows_read:
+                yield from self._workflow_file(file, id_, "")
+
+    def _profile_folder(self) -> Iterator[Finding]:
+        """Check the files of `profiles.entry`."""
+        for file, name in self._in_entry(self._manifest.profiles, "agent_profile.json"):
+            try:
+                yield from parse_profile(self._files.read(file) or b"", file, name)[1]
+            except ProfileInvalid as error:
+                yield from error.findings
+
+    def _in_entry(self, declared: object, inner: str = "") -> Iterator[tuple[str, str]]:
+        """The JSON files of a section with an `entry`, and their names; `inner`: the file of a folder in it."""
+        if not isinstance(declared, Entry):
+            return
+        entry = declared.entry.removeprefix("./").rstrip("/")
+        names = self._files.names(entry)
+        for file in [entry] if names is None else [f"{entry}/{name}" for name in names]:
+            name = file.rpartition("/")[2]
+            if inner and not name.endswith(".json"):
+                file = f"{file}/{inner}"
+            is_hidden = name.startswith(".") or file.endswith(TOOL_FILE_SUFFIX)
+            if file.endswith(".json") and not is_hidden and not self._files.problem(file):
+                yield file, name.removesuffix(".json")
+
+    def _workflow_file(self, file: str, id_: str, about: str) -> Generator[Finding, None, Workflow | None]:
+        """Check that a file is a workflow whose edges make sense, whatever its nodes; None: it cannot be read."""
+        self._workflows_read.add(file)
         try:
-            workflow = read_workflow(self._files.read(file) or b"", file, spec.local_name)
+            workflow = read_workflow(self._files.read(file) or b"", file, id_)
         except WorkflowInvalid as error:
             yield from error.findings
-            return
+            return None
         for each in compile_workflow(workflow, _AnyNodes()).errors:
             if each.code in _OF_ANY_NODES:
-                yield Finding(TOOL, f"the tool {spec.local_name!r}: {each.message}", each.hint, Location(file))
-        if spec not in self._tools.drafts:
-            yield from self._interface(spec, file, workflow.inputs())
+                yield Finding(
+                    TOOL if about else WorkflowInvalid.code, f"{about}{each.message}", each.hint, Location(file)
+                )
+        return workflow
 
     def _interface(self, spec: ToolSpec, file: str, inputs: Mapping[str, Slot]) -> Iterator[Finding]:
         """Check that the written parameters of a workflow tool fit the interface of its file."""

@@ -571,6 +571,28 @@ def test_two_tools_of_one_name_are_one_finding_at_the_second(places: Places) -> 
     assert found.startswith("error plugin.yaml:5:8: tools.1.id: 'SAY' is the same tool as 'say' above")
 
 
+def test_the_files_of_workflows_and_profiles_are_read(places: Places) -> None:
+    nodes = '[{"id": "a", "type": "text:A"}]'
+    manifest = "workflows: {entry: ./flows}\nprofiles: {entry: agents/}\n"
+    files = {
+        "flows/cut.json": "{",
+        "flows/loose.json": f'{{"nodes": {nodes}, "edges": [{{"id": "1", "source": "a", "target": "b"}}]}}',
+        "flows/fine.json": f'{{"nodes": {nodes}}}',
+        "flows/.hidden.json": "{",
+        "flows/notes.txt": "{",
+        "agents/cut.json": "{",
+        "agents/writer/agent_profile.json": '{"tool_ids_inventory": "text:count"}',
+        "agents/fine.json": '{"tool_ids_inventory": ["text:count"]}',
+    }
+    found = reported(check_plugin(places.folder_plugin("text", manifest, files=files)))
+    assert [line.partition(" (")[0] for line in found] == [
+        "error flows/cut.json:1:2: not JSON: expecting property name enclosed in double quotes",
+        "error flows/loose.json: edge '1' ends at 'b', which does not exist",
+        "error agents/cut.json:1:2: not JSON: expecting property name enclosed in double quotes",
+        "error agents/writer/agent_profile.json:1:24: tool_ids_inventory: must be a list, got 'text:count'",
+    ]
+
+
 @pytest.mark.parametrize(
     ("written", "file", "content", "expected"),
     [
