@@ -224,6 +224,16 @@ def test_profiles_and_lists_hold_for_workflows_that_are_written_later(flows: Flo
         assert [error.kind if error else "" for error in kinds] == ["", "POLICY_DENIED", "POLICY_DENIED"]
 
 
+def test_workflows_that_are_no_tools_say_why(flows: Flows) -> None:
+    (flows.folder / "mine.json").write_text(json.dumps(echo()), "utf-8")
+    with flows.open(workflows={"roots": [str(flows.folder)], "asTools": False}) as tavern:
+        error = tavern.invoke_sync("workflow.mine", {"text": "hi"}).error
+        assert error is not None
+        for reason in (error.message, tavern.tools.why("workflow:mine").reason):
+            assert "workflows.asTools is false" in reason
+        assert "asTools" not in tavern.tools.why("text:mine").reason
+
+
 def test_a_call_of_another_tool_reports_lists_and_profiles_only_if_they_name_no_workflow(flows: Flows) -> None:
     profiles = flows.root / "profiles"
     profiles.mkdir()

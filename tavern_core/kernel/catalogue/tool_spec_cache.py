@@ -29,7 +29,7 @@ from tavern_core.kernel.plugins.tool_spec_reading import OfferingPlugin, merge_d
 from tavern_core.kernel.registry import RegistryEntry
 from tavern_core.model.call import CallContext, Rights, host_context
 from tavern_core.model.capability import is_capability, is_dangerous
-from tavern_core.model.naming_rules import split_id
+from tavern_core.model.naming_rules import spellings, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.plain_data import frozen
 from tavern_core.model.safe_printing import printed
@@ -173,6 +173,14 @@ class ToolSpecs:
             return None
         target = self.registry.missing_target(written)
         found = absence(target or written, self.lifecycle.records, self.registry.shadowed(), self.diagnostics)
+        if (
+            found is None
+            and not self.config.workflows.as_tools
+            and "workflow" in {split_id(i)[0] for i in spellings(written)}
+        ):
+            found = MissingTool(
+                f"workflows.asTools is false in {self._file}", "remove that key, or run the workflow itself"
+            )
         if found is None or not target:
             return found
         return replace(found, reason=f"it is an alias of {target!r:.200}: {found.reason}")
