@@ -210,8 +210,12 @@ def resume(
     """
     host = session.host()
     answers = {(asked := _question(host, run, name)).id: _typed(asked, text) for name, text in named(words).items()}
-    flow = host.workflows.find(dict(_kept(host, run).content)) if given else None
-    inputs = typed_inputs(flow.inputs(), named(given)) if flow is not None else {}
+    inputs: dict[str, Any] = {}
+    if given:
+        from tavern_core.flow.resuming import document_of_run
+
+        flow = document_of_run(_kept(host, run), host.workflows.workflow_files)
+        inputs = typed_inputs(flow.inputs(), named(given))
     options = {
         name: value for name, value in (("concurrency", concurrency), ("timeout_ms", timeout_ms)) if value is not None
     }

@@ -65,7 +65,8 @@ def taken_up(
     if missing := [key for key in stored.masked if key in stored.inputs and key not in inputs]:
         raise UsageError(
             f"{run_id} was given secrets, or values that no file can hold, and they are not stored: {', '.join(missing)}",
-            hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}})",
+            hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}}), "
+            f"or `tavern workflows resume {run_id} --input {missing[0]}=...`",
         )
     known = {key: value for key, value in stored.answers.items() if f"answers/{key}" not in stored.masked}
     must_see = bool(inputs) or any(key.startswith("changed/") for key in stored.masked)

@@ -19,6 +19,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.forked_programs import ForkedProgram
+from tests.rows import each_row
 
 pytestmark = pytest.mark.slow
 
@@ -332,6 +333,22 @@ def test_answers_of_several_questions_come_in_commands_of_their_own(tavern: Run)
         "waiting",
         ["sure#1"],
     )
+
+
+@each_row("name", ["password", "who"])
+def test_a_run_is_resumed_with_a_secret_that_is_not_stored(tavern: Run, project: Path, name: str) -> None:
+    document = flow("number")
+    document["nodes"].append({"id": "i", "type": "core:GroupInput"})
+    document["edges"].append({"id": "s", "source": "i", "sourceHandle": name, "target": "o", "targetHandle": "secret"})
+    document |= {"interfaceInputs": {name: {"dataFlowType": "STRING"}}}
+    document["interfaceOutputs"]["secret"] = {"dataFlowType": "STRING"}
+    (project / "workflows" / "given.json").write_text(json.dumps(document), "utf-8")
+    given = f"{name}=sk-proj-0123456789abcdefghijABCDEF"
+    run = re.findall(r"run-[0-9a-f]+", tavern("workflows", "run", "given", given).err)[0]
+    refused = tavern("workflows", "resume", run, "number=3")
+    assert (refused.code, f"tavern workflows resume {run} --input {name}=" in refused.err) == (2, True), refused.err
+    done = tavern("workflows", "resume", run, "number=3", "--input", given, "--json")
+    assert (done.code, done.json["state"]) == (0, "complete"), done.err
 
 
 def test_an_answer_may_be_a_negative_number(tavern: Run) -> None:
