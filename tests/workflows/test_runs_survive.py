@@ -19,7 +19,7 @@ import pytest
 
 from tavern_core import Out, Plugin, hookimpl, node
 from tavern_core.errors import InputInvalid, RunNotFound, StateDamaged, UsageError
-from tests.engine.workbench import group
+from tests.engine.workbench import flow, group
 from tests.forked_programs import ForkedProgram, run_forked
 from tests.workflows.folder import CALLS, Flows
 
@@ -286,6 +286,33 @@ async def test_secrets_are_in_no_file(flows: Flows) -> None:
         3,
     )
     assert sorted(events) == [("a", "secret"), ("b", "secret"), ("d", "secret")]
+
+
+@pytest.mark.parametrize(
+    ("slot", "secret"),
+    [
+        ({"dataFlowType": "STRING"}, ""),
+        ({"dataFlowType": "STRING", "config": {"default": "open-sesame"}}, "open-sesame"),
+        ({"dataFlowType": "STRING", "description": TOKEN}, TOKEN),
+    ],
+)
+async def test_an_input_that_is_called_like_a_secret_does_not_make_the_document_secret(
+    flows: Flows, slot: dict[str, Any], secret: str
+) -> None:
+    document = flow(
+        {"i": "core:GroupInput", "t": "leaky:Throw"}, "i.password>t.text", interfaceInputs={"password": slot}
+    ).raw
+    async with flows.open(Plugin(Leaky(), name="leaky")) as tavern:
+        run_id = (await tavern.workflows.run(dict(document), {"password": "hunter2-x"})).run_id
+    for file in (flows.root / "home").rglob("*"):
+        assert not file.is_file() or not secret or secret.encode() not in file.read_bytes(), file
+    async with flows.open(Plugin(Leaky(), name="leaky")) as tavern:
+        resumed = tavern.workflows.resume(run_id, inputs={"password": "hunter2-x"})
+        if secret:
+            with pytest.raises(UsageError, match="held secrets"):
+                await resumed
+        else:
+            assert (await resumed).errors[0].path == "t"
 
 
 async def test_outputs_that_no_file_can_hold_are_run_again_and_said_so(flows: Flows) -> None:

@@ -268,7 +268,10 @@ class RunStore:
         stamp = self.stamp()
         known = self._documents.get(id(content))
         if known is None or known[0] is not content or known[1] is not stamp:
-            document, is_masked = self._clean(_plain(content))
+            document = _plain(content)
+            is_masked = self.holds_secret(_with_nameless_slots(document))
+            if is_masked:
+                document, _ = self._clean(document)
             if len(self._documents) >= _MOST_DOCUMENTS:
                 self._documents.clear()
             text = _text({"document": document, "isMasked": is_masked})
@@ -536,6 +539,23 @@ def _events(text: str) -> builtins.list[RunEvent]:
 
 def _of_rows(rows: Sequence[Any]) -> builtins.list[RunEvent]:
     return [RunEvent(seq, at, kind, path, from_plain(data or {})) for seq, at, kind, path, data in rows]
+
+
+def _with_nameless_slots(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document in which a slot is no secret because of its name; the values in it still may be."""
+    found = dict(document)
+    for key in ("interfaceInputs", "interfaceOutputs"):
+        slots = document.get(key)
+        if isinstance(slots, dict):
+            configs = {name: slot.get("config") for name, slot in slots.items() if isinstance(slot, dict)}
+            values = [
+                {name: config[part]}
+                for name, config in configs.items()
+                for part in ("default", "suggestions")
+                if isinstance(config, dict) and part in config
+            ]
+            found[key] = [*slots.values(), *values]
+    return found
 
 
 def _plain(value: Mapping[str, Any]) -> Any:
