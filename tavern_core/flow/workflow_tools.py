@@ -86,6 +86,7 @@ class WorkflowTools:
         self._reported: dict[tuple[str, str], Diagnostic] = {}
         self._changed = tables.base.signals.tools
         tables.base.signals.lookup.subscribe(self.catch_up)
+        tables.base.signals.workflow_lookup.subscribe(self.catch_up)
 
     def list(self, rank: int) -> None:
         """Register a tool for each workflow, at each use of tools from now on; an unreadable one is a diagnostic."""

@@ -28,7 +28,9 @@ class Signals:
     rights: Signal
     """Objects passed to plugins are stale: services, grants or states have changed."""
     lookup: Signal
-    """A listing of tools is about to start: tools read from files are updated."""
+    """A listing of tools is about to start: tools read from files are updated, and upstreams are listed."""
+    workflow_lookup: Signal
+    """A name may be that of a workflow: only tools read from files are updated."""
     answers: Signal
     """Cached answers of tools are stale: a setting or the code of a plugin has changed."""
 
@@ -52,7 +54,7 @@ class Foundation:
         for finding in loaded.findings:
             self.diagnostics.add_finding(finding, severity="warning")
         self.known_secrets.add(*(value for value in config.secrets.values() if isinstance(value, str)))
-        self.signals: Final = Signals(Signal(), Signal(), Signal(), Signal())
+        self.signals: Final = Signals(Signal(), Signal(), Signal(), Signal(), Signal())
         audit = config.audit
         self.log: Final = _event_log(loaded, self.diagnostics, self.known_secrets) if audit.enabled else None
         self.recorder: Final = Recorder(

@@ -86,6 +86,17 @@ def test_a_permission_that_an_upstream_does_not_request_is_refused_with_the_file
     assert "an upstream by its entry in tavern.yaml" in caught.value.hint
 
 
+def test_entries_of_lists_about_an_upstream_are_judged_once_it_is_listed(tmp_path: Path) -> None:
+    system, names = System(), ["toy:echo", "toy:gone", "workflow:gone"]
+    config = {"approval": {"ask": names}, "tools": {"deny": names[1:]}}
+    with opened(system, tmp_path, config=config) as host:
+        assert host.invoke_sync("system:get_current_time").ok
+        assert system.listed == 0
+        assert host.invoke_sync("toy:echo", {"x": 1}).error
+        reported = [d.message for d in host.diagnostics if "toy:" in d.message or "gone" in d.message]
+        assert (len(reported), any("toy:echo" in message for message in reported)) == (4, False), reported
+
+
 def test_a_list_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
     system = System(etag="v1")
     with opened(system, tmp_path) as host:

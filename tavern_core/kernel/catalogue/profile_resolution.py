@@ -186,7 +186,7 @@ class Inventories:
         written, findings = self.written.get(given)
         stamp = self._stamp(written)
         resolved = resolve_profile(written, self)
-        if resolved.findings and self.specs.catch_up_once():
+        if self.specs.read_workflows_for(resolved.findings):
             return self._resolve(given)
         resolved = replace(resolved, findings=(*findings, *resolved.findings))
         for finding in resolved.findings:

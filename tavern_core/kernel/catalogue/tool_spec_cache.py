@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.contract.tools import Offer, ToolFactory
-from tavern_core.errors import CallError, PluginError, PolicyDenied, UpstreamError
+from tavern_core.errors import CallError, Finding, PluginError, PolicyDenied, UpstreamError
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.access.tool_access import AccessPolicy, compile_access
 from tavern_core.kernel.access.tool_pins import ToolPins
+from tavern_core.kernel.access.tool_selectors import plugin_key
 from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.catalogue.changed_tool_check import changed_parts, why_not
 from tavern_core.kernel.catalogue.missing_tools import MissingTool, absence
@@ -74,7 +75,7 @@ class ToolSpecs:
         self._inline = base.inline
         self._lock = threading.RLock()
         self._changes = 0
-        self._is_caught_up = False
+        self._has_read_workflows = False
         self.plans: dict[str, CallPlan] = {}
         """Written id → compiled plan, for the current state; cleared by each change."""
         self._cache = CachedSpecs((-1, -1, -1))
@@ -91,18 +92,24 @@ class ToolSpecs:
             self.changed()
         entry = self.registry.entries().get(tool) if isinstance(tool, str) else None
         if entry is None or entry.id.startswith("workflow:") or self._is_of_upstream(entry):
-            self._is_caught_up = True
+            self._has_read_workflows = True
             self.base.signals.lookup.emit()
 
-    def catch_up_once(self) -> bool:
-        """`catch_up` with all tools, unless that was done before: an unknown name may be that of a workflow.
+    def read_workflows_for(self, unknown: Iterable[Finding]) -> bool:
+        """Read the workflow files, if that was never done and one of these unknown names may be that of a workflow.
+
+        Args:
+            unknown: findings about entries of lists or inventories; other findings have no effect.
 
         Returns:
-            whether it was done now.
+            whether they were read now.
         """
-        if self._is_caught_up:
+        written = [finding.details.get("entry") or finding.details.get("id") or "" for finding in unknown]
+        names = {split_id(i)[0] for each in written for i in spellings(each)}
+        if self._has_read_workflows or not any(name == "workflow" or "*" in name or not name for name in names):
             return False
-        self.catch_up()
+        self._has_read_workflows = True
+        self.base.signals.workflow_lookup.emit()
         return True
 
     def _is_of_upstream(self, entry: RegistryEntry) -> bool:
@@ -306,12 +313,20 @@ class ToolSpecs:
                 file=self._file,
                 host=self.host_plugins(),
             )
-            if policy.diagnostics and self.catch_up_once():
+            if self.read_workflows_for(policy.diagnostics):
                 return self.policy()
             cache.policy = policy
+            unlisted = self._unlisted_upstreams()
             for finding in (*self.registry.mismatches(), *policy.diagnostics):
-                self.diagnostics.add_finding(finding)
+                ids = spellings(str(finding.details.get("entry", "")))
+                if unlisted.isdisjoint(plugin_key(split_id(i)[0]) for i in ids):
+                    self.diagnostics.add_finding(finding)
         return cache.policy
+
+    def _unlisted_upstreams(self) -> set[str]:
+        """The upstreams whose tools are not known yet, as names are compared."""
+        candidates = (record.candidate for record in self.lifecycle.records.values())
+        return {plugin_key(each.name) for each in candidates if each.source == "upstream" and not each.tool_ids}
 
     def judge_pin(self, spec: ToolSpec) -> None:
         """Return if a tool is not pinned, or is as it was reviewed. Raises ToolQuarantined (TOOL_QUARANTINED)."""
