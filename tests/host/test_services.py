@@ -337,6 +337,24 @@ def test_settings_can_be_seen_and_saved_before_the_plugin_is_imported(workshop: 
     assert workshop.notes() == []
 
 
+def test_a_stored_value_of_a_setting_that_only_the_code_declares_is_not_called_unknown(workshop: Workshop) -> None:
+    code = (
+        '@hookimpl\ndef tavern_register_settings(): return [{"key": "extensions.one.coded", "type": "string"}]\n'
+        "@tool\ndef hello() -> str: return KEPT[0].get_config('coded')\n"
+        "KEPT = []\n@hookimpl\ndef tavern_start(ctx): KEPT.append(ctx)\n"
+        "@hookimpl\ndef tavern_register_tools(): return [hello]\n"
+    )
+    own = "settings: true\nconfigOptions: [{key: extensions.one.size, type: number, defaultValue: 1}]"
+    workshop.folder("one", code, f"{HELLO}\n{own}")
+    for _ in range(2):  # never active, and known from the last activation
+        values = {"extensions.one.size": 2, "extensions.one.coded": "a", "extensions.one.gone": 1}
+        host = workshop.open(config={"settings": values})
+        assert not any("one.coded" in d.message for d in host.diagnostics)
+        assert host.invoke_sync("one:hello").value == "a"
+        assert [d.code for d in host.diagnostics if "one.gone" in d.message] == ["SETTINGS_INVALID"]
+        assert not any("one.coded" in d.message for d in host.diagnostics)
+
+
 STAGES = """
 at("import")
 @hookimpl

@@ -41,6 +41,13 @@ class PluginSettings:
             return "", ""
         return f"plugin {plugin} is {record.state}: {record.reason}", record.fix
 
+    def may_have_more(self, plugin: str) -> bool:
+        """See `UndeclaredSettings.may_have_more`."""
+        record = self._records.get(plugin)
+        if record is None or record.active or "settings" not in record.candidate.facts.sections:
+            return False
+        return not record.coded_settings and not self._cache.settings(record.candidate)
+
     def _declarations(self, record: PluginRecord) -> Iterator[Declaration]:
         if "configOptions" in record.candidate.facts.sections:
             yield record.candidate.origin.manifest().config_options, None

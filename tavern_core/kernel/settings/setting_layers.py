@@ -6,7 +6,7 @@ A stored value that its setting does not allow is a finding, and the layer below
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -131,8 +131,14 @@ class SettingLayers:
         """The value behind a reference. Raises as `resolve`."""
         return follow(row.item, row.key, reference, base, self.env, self.keyring)
 
-    def findings(self, rows: Iterable[DeclaredSetting], table: SettingTable) -> list[Finding]:
-        """Findings about the stored values of these settings and their plugins."""
+    def findings(
+        self, rows: Iterable[DeclaredSetting], table: SettingTable, may_have_more: Callable[[str], bool]
+    ) -> list[Finding]:
+        """Findings about the stored values of these settings and their plugins.
+
+        Args:
+            may_have_more: whether a plugin may declare further settings; its unknown keys are not reported.
+        """
         user = self.user()
         rows = list(rows)
         found = [finding for row in rows for finding in self.value(row, user.values)[2]]
@@ -142,7 +148,7 @@ class SettingLayers:
             for key in values:
                 owner = key.removeprefix(PREFIX).partition(".")[0] if key.startswith(PREFIX) else None
                 # A plugin that is not there may come back; only certain errors are reported.
-                if key not in table and (owner is None or owner in plugins):
+                if key not in table and (owner is None or (owner in plugins and not may_have_more(owner))):
                     unknown = table.unknown(key)
                     where = self.location_of(key, origin)
                     found.append(Finding(unknown.code, unknown.message, unknown.hint, where, "warning"))

@@ -84,6 +84,10 @@ class UndeclaredSettings(Protocol):
         """Why the settings of a plugin do not exist now, and the repair; empty texts if nothing withholds them."""
         ...
 
+    def may_have_more(self, plugin: str) -> bool:
+        """Whether the code of a plugin may declare settings that are not known yet."""
+        ...
+
 
 class SettingsStore:
     """All settings of one host. Thread-safe; callbacks run on the saving thread.
@@ -155,7 +159,7 @@ class SettingsStore:
     def report_findings(self, plugin: str) -> None:
         """Report the problems of the stored values of a plugin whose settings are all declared."""
         with self._lock:
-            findings = self._layers.findings(self._table.all_of(plugin), self._table)
+            findings = self._layers.findings(self._table.all_of(plugin), self._table, self._may_have_more)
         self._report(findings)
 
     def plugins_with_values(self) -> frozenset[str]:
@@ -260,7 +264,7 @@ class SettingsStore:
         """Findings about stored values: an unreadable file, invalid values, unknown keys."""
         self._complete(None)
         with self._lock:
-            return tuple(self._layers.findings(list(self._table), self._table))
+            return tuple(self._layers.findings(list(self._table), self._table, self._may_have_more))
 
     def describe(self, plugin: str | None = None) -> list[DescribedSetting]:
         """All settings for a person, by plugin and in groups of one category, secrets masked."""
@@ -374,6 +378,9 @@ class SettingsStore:
             except SettingsInvalid as error:  # the activation of this plugin fails; the others go on
                 self._undeclared.refused(owner, error)
 
+    def _may_have_more(self, plugin: str) -> bool:
+        return self._undeclared is not None and self._undeclared.may_have_more(plugin)
+
     def _look_for(self, key: str) -> None:
         """Declare a setting if it can be known; for an unknown key, declare the nearest ones."""
         if not isinstance(key, str) or key in self._table:
@@ -408,7 +415,7 @@ class SettingsStore:
     def _announce(self, changed: Mapping[str, _Changed], by: str = "", *, is_elsewhere: bool = False) -> SavedChanges:
         """Notify in order of subscription; a failing callback affects no other."""
         with self._lock:
-            findings = self._layers.findings(self._table, self._table)
+            findings = self._layers.findings(self._table, self._table, self._may_have_more)
         self._report(findings)
         for watch in [watch for watch in self._watches.current if watch.key in changed]:
             try:
