@@ -74,7 +74,7 @@ def caller_of(context: CallContext | None) -> CallContext | None:
     """The caller; None: the host itself. Raises UsageError (USAGE)."""
     if context is None:
         frame = current.get()
-        return frame[2] if frame is not None else None
+        return frame.caller if frame is not None else None
     if not isinstance(context, CallContext):
         raise UsageError(f"the context of a run is a CallContext, got {type(context).__name__}")
     return context

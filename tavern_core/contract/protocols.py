@@ -47,6 +47,8 @@ class BoundTool:
     stop: Callable[[str], bool] | None = None
     """Ends a call by its id while a thread of the caller waits for it; False: it does not run. None: it cannot be
     ended."""
+    function: Callable[..., Any] | None = None
+    """``function(**arguments)`` does what `run` does, without the call of `run` in between; None: only `run` does it."""
     place: str = ""
     """Where the work runs, for plans: ``in the workflow engine``; empty: on the event loop or in a thread of the host."""
 

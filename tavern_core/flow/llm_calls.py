@@ -230,7 +230,8 @@ class Models:
         """Log MODEL_CALLED: amounts, never content. A model that does not exist has no name there."""
         request = use.request
         name = (request.model if self._find_model(request.model) else "") if request.model else self._only()
-        context = use.context or (current.get() or (0, None, None, ""))[2]
+        outer = current.get()
+        context = use.context or (outer.caller if outer is not None else None)
         data: dict[str, Any] = {
             "name": name,
             "model": api_model,
@@ -264,7 +265,7 @@ class Models:
         if not _uses_originals.get() and (other := self.replacement) is not None:
             return dict(await other.complete(messages, model, options or {}))
         found, frame = self.find(model), current.get()
-        deadline = DEADLINE.set(None if frame is None else frame[1])
+        deadline = DEADLINE.set(None if frame is None else frame.deadline)
         try:
             return answer_json(
                 await model_answer(found, model, messages, options or {}, _on_text.get(), self._governance.most)

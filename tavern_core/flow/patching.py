@@ -173,7 +173,7 @@ class WorkflowPatcher:
         The log gets of a large workflow its size and hash.
         """
         outer = current.get()
-        caller = (outer and outer[2]) or self._host
+        caller = (outer and outer.caller) or self._host
         facts = {
             "workflow": workflow.id, "rev": workflow.rev, "summary": self._mask(dict(summary)), **more, **caller.whose()
         }  # fmt: skip

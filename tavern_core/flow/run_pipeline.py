@@ -32,7 +32,7 @@ from tavern_core.flow.run_recorder import RunRecorder
 from tavern_core.flow.workflow_files import WorkflowFiles
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.graph.slot_compatibility import chosen, nesting_mismatch
-from tavern_core.kernel.calls.running_call import Frame, RunningCall, current
+from tavern_core.kernel.calls.running_call import FixedFrame, RunningCall, current
 from tavern_core.kernel.calls.taint_tracking import has_read
 from tavern_core.kernel.log.call_changes import CallChange
 from tavern_core.kernel.nodes.annotation_coercion import plain
@@ -144,7 +144,7 @@ class WorkflowRunner:
     def _caller(self, context: CallContext | None) -> CallContext | None:
         """The caller: inside a call without a context, the caller of that call; None: the host."""
         outer = current.get()
-        return context if context is not None or outer is None else outer[2]
+        return context if context is not None or outer is None else outer.caller
 
     async def _seen(
         self,
@@ -253,7 +253,7 @@ class WorkflowRunner:
         self._note(
             WORKFLOW_STARTED,
             {"runId": run.id, "workflow": info.workflow, **run.context.whose()},
-            call_id=outer[3] if outer else "",
+            call_id=outer.call_id if outer else "",
         )
         result: RunResult | None = None
         token = current.set(self._frame(run))
@@ -284,10 +284,11 @@ class WorkflowRunner:
             await self._calls.notify(observers, {"run": run_info, "outputs": dict(result.outputs)})
         return result
 
-    def _frame(self, run: Run) -> Frame:
+    def _frame(self, run: Run) -> FixedFrame:
         """The caller for services in node code: that of the run; without one, that of the call in which it started."""
-        depth, deadline, caller, call_id, _ = current.get() or (0, None, None, "", None)
-        return depth, deadline, caller if run.context is self._host else run.context, call_id, run
+        outer = current.get() or FixedFrame()
+        caller = outer.caller if run.context is self._host else run.context
+        return FixedFrame(outer.depth, outer.deadline, caller, outer.call_id, run)
 
     async def _changed(
         self, inputs: Mapping[str, Any], log: RunEventLog, info: RunInfo, prepared: PreparedPlan
@@ -309,7 +310,7 @@ class WorkflowRunner:
     def _record_change(self, change: CallChange, info: RunInfo, prepared: PreparedPlan) -> None:
         """Log what a plugin changed, masked by the interface and, in the call of a tool, by its parameters."""
         outer = current.get()
-        call = outer[4] if outer else None
+        call = outer.reader if outer else None
         of_interface = compile_redactor(
             workflow_schema(prepared.plan.inputs), known_secrets=lambda: self._known_secrets.values
         )
@@ -319,7 +320,7 @@ class WorkflowRunner:
             {"runId": info.run_id, "workflow": info.workflow, "plugin": change.plugin, "inputs": change.changed},
             change._replace(before={"inputs": _as_json(change.before)}, after={"inputs": _as_json(change.after)}),
             of_interface if of_call is None else lambda value: of_interface(of_call(value)),
-            call_id=outer[3] if outer else "",
+            call_id=outer.call_id if outer else "",
         )
 
     def _earlier(

@@ -75,7 +75,7 @@ def caller_of(user: ServiceUser) -> CallContext | None:
     That is the plugin itself, within the permissions of its tool's caller; for a plugin of the host, it is that caller.
     """
     frame = current.get()
-    outer = frame[2] if frame is not None else None
+    outer = frame.caller if frame is not None else None
     if user.is_builtin:
         return outer
     reach = {name: user.scope(name) for name in CAPABILITIES if not is_dangerous(name)}

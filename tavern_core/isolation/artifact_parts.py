@@ -27,7 +27,7 @@ Key = tuple[int, int]
 def control_of(worker: WorkerClient, number: object) -> Control | None:
     """The host's control of a call in a worker; None: there is no such call, or its tool has no `ToolContext`."""
     frame = worker.frames.get(number) if type(number) is int else None
-    return None if frame is None else RUNNING.get(frame[3])
+    return None if frame is None else RUNNING.get(frame.call_id)
 
 
 class ArtifactUploads:

@@ -28,7 +28,7 @@ from tavern_core.isolation.worker_client import WorkerClient
 from tavern_core.isolation.worker_connections import Undelivered
 from tavern_core.isolation.worker_output import WorkerOutput
 from tavern_core.isolation.worker_process import WorkerLimits
-from tavern_core.kernel.calls.running_call import Frame, current
+from tavern_core.kernel.calls.running_call import FixedFrame, current
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit
 from tavern_core.kernel.execution.threads import ThreadPool
@@ -64,7 +64,7 @@ class HostRequestHandler:
         self._threads = ThreadPool(THREADS, f"tavern-questions-{ctx.id}")
         self._portal = portal
         self._printed = printed
-        self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{ctx.id}"), "", None)
+        self._stranger = FixedFrame(caller=CallContext(principal=f"plugin:{ctx.id}"))
         self._open: dict[WorkerClient, int] = {}
         self._asked: dict[WorkerClient, int] = {}
         self._uploads = ArtifactUploads(limits.artifact_bytes)
@@ -161,7 +161,7 @@ class HostRequestHandler:
         if frame is None or control is None:
             raise ToolFailed("this call has ended", hint="ask while the tool runs")
         questions = {str(key): Question.from_json(question) for key, question in message["questions"].items()}
-        task = getattr(frame[4], "task", None)
+        task = getattr(frame.reader, "task", None)
         loop = self._portal.loop() if task is None else task.get_loop()
         return asyncio.run_coroutine_threadsafe(_asked(control, questions, task), loop)
 

@@ -81,7 +81,7 @@ class WorkerClient(WorkerConnections):
         if seconds is not None:
             return time.perf_counter() + seconds
         frame = current.get()
-        return None if frame is None else frame[1]
+        return None if frame is None else frame.deadline
 
     # Calls ----------------------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,9 @@ class WorkerClient(WorkerConnections):
 
     def stop(self, call_id: str) -> bool:
         """End a call, by its id, for which a thread waits; False: there is none."""
-        numbers = [number for number, frame in list(self.frames.items()) if frame is not None and frame[3] == call_id]
+        numbers = [
+            number for number, frame in list(self.frames.items()) if frame is not None and frame.call_id == call_id
+        ]
         self._stopped.update(numbers)
         for number in numbers:
             self.send_now({"cancel": number})

@@ -166,27 +166,42 @@ class _IntakeSource:
 
     def members(self, level: int, held: str, rule: ObjectShape) -> None:
         """Validate the members of the private copy `held`, and copy the mutable ones."""
-        self.names_are_text(level, held, len(rule.named))
+        if is_exact := len(rule.required) == len(rule.named):
+            self.refuse(level, f"len({held}) != {self.constant(len(rule.named))}")
+        self.names_are_text(level, held, len(rule.named), is_exact=is_exact)
         keys = [self.constant(sys.intern(name)) for name in rule.named]
         items = [self.variable() for _ in keys]
-        self.fetch(level, held, rule, keys, items)
+        self.fetch(level, held, rule, keys, items, is_exact=is_exact)
         for (name, shape), key, item in zip(rule.named.items(), keys, items, strict=True):
             self.value(level, item, f"{held}[{key}]", shape, may_lack=name not in rule.required)
 
-    def names_are_text(self, level: int, held: str, many: int) -> None:
-        """Validate the names: of exactly `many` members, as most often, at once, which takes a third less; else in a loop."""
+    def names_are_text(self, level: int, held: str, many: int, *, is_exact: bool) -> None:
+        """Validate the names: of exactly `many` members, as most often, at once, which takes a third less; else in a loop.
+
+        Args:
+            is_exact: whether there are `many`.
+        """
         if 1 < many <= _UNPACKED:
             names = [self.variable() for _ in range(many)]
-            self.line(level, f"if len({held}) == {self.constant(many)}:")
-            self.line(level + 1, f"{', '.join(names)} = {held}")
-            self.refuse(level + 1, *(f"type({name}) is not str" for name in names))
-            self.line(level, "else:")
-            level += 1
+            if not is_exact:
+                self.line(level, f"if len({held}) == {self.constant(many)}:")
+                level += 1
+            self.line(level, f"{', '.join(names)} = {held}")
+            self.refuse(level, *(f"type({name}) is not str" for name in names))
+            if is_exact:
+                return
+            self.line(level - 1, "else:")
         self.line(level, f"for key in {held}:")
         self.refuse(level + 1, "type(key) is not str")
 
-    def fetch(self, level: int, held: str, rule: ObjectShape, keys: list[str], items: list[str]) -> None:
-        """Assign the members to variables, ABSENT for missing members; other members are refused."""
+    def fetch(
+        self, level: int, held: str, rule: ObjectShape, keys: list[str], items: list[str], *, is_exact: bool
+    ) -> None:
+        """Assign the members to variables, ABSENT for missing members; other members are refused.
+
+        Args:
+            is_exact: whether there are as many as the rule names, all of which are required.
+        """
         if len(keys) < 4:
             members = list(zip(rule.named, keys, items, strict=True))
             needed = [f"{item} = {held}[{key}]" for name, key, item in members if name in rule.required]
@@ -198,17 +213,19 @@ class _IntakeSource:
                 if name not in rule.required:
                     self.line(level, f"{item} = {held}.get({key}, ABSENT)")
                     there.append(f"({item} is not ABSENT)")
-            self.refuse(level, f"len({held}) != {' + '.join([self.constant(len(rule.required)), *there])}")
+            if not is_exact:
+                self.refuse(level, f"len({held}) != {' + '.join([self.constant(len(rule.required)), *there])}")
             return
         # All at once costs half as much. Missing members are ABSENT.
-        count, full = self.constant(len(keys)), self.variable()
-        names = [self.names[key] for key in keys]
-        absent, get = self.constant(dict.fromkeys(names, _ABSENT)), self.constant(operator.itemgetter(*names))
-        self.line(level, f"{full} = {held}")
-        self.line(level, f"if len({held}) != {count}:")
-        self.line(level + 1, f"{full} = {absent} | {held}")
-        self.refuse(level + 1, f"len({full}) != {count}")
-        self.line(level, f"try: {', '.join(items)} = {get}({full})")
+        full, names = held, [self.names[key] for key in keys]
+        if not is_exact:
+            full, count = self.variable(), self.constant(len(keys))
+            absent = self.constant(dict.fromkeys(names, _ABSENT))
+            self.line(level, f"{full} = {held}")
+            self.line(level, f"if len({held}) != {count}:")
+            self.line(level + 1, f"{full} = {absent} | {held}")
+            self.refuse(level + 1, f"len({full}) != {count}")
+        self.line(level, f"try: {', '.join(items)} = {self.constant(operator.itemgetter(*names))}({full})")
         self.line(level, "except KeyError: return None")
 
     def value(self, level: int, item: str, place: str, shape: Shape, *, may_lack: bool = False) -> None:

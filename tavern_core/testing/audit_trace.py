@@ -43,7 +43,7 @@ class Tracing:
 
         def workspace() -> str | None:
             frame = current.get()
-            return frame[2].workspace_dir if frame is not None and frame[2] is not None else None
+            return frame.caller.workspace_dir if frame is not None and frame.caller is not None else None
 
         def on_use(use: ObservedUse) -> None:
             self._write({"use": use.to_json()})

@@ -47,8 +47,7 @@ class Model:
         @tool(read_only=True)
         def look(n: int) -> int:
             """Look around."""
-            _, _, caller, *_ = current.get()
-            self.read.append(list(caller.ledger.content_read.sources))
+            self.read.append(list(current.get().caller.ledger.content_read.sources))
             return n
 
         return [look]

@@ -55,13 +55,18 @@ class PythonExecutor:
                 hint="collect what it yields and return a list",
             )
         if target.style == "execute":
-            run, wants_call = _execute(function), True
+            run, by_name, wants_call = _execute(function), None, True
         else:
             _check_parameters(where, tool, target)
-            run, wants_call = _keywords(target, home), bool(target.inject)
+            by_name = _by_keyword(function)
+            run, wants_call = _keywords(target, home, by_name), bool(target.inject)
+            if target.inject or target.convert is not None:
+                by_name = None
         is_async = inspect.iscoroutinefunction(kind)
         is_watched = isinstance(target.inject, Mapping) and "control" in target.inject.values()
-        bound = BoundTool(run, is_async, not tool.fast, wants_call, stoppable=is_async, wants_control=is_watched)
+        bound = BoundTool(
+            run, is_async, not tool.fast, wants_call, stoppable=is_async, wants_control=is_watched, function=by_name
+        )
         return when_set_up(bound, tool, home)
 
 
@@ -115,9 +120,9 @@ def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return _code_of(call) if inspect.isroutine(call) else function
 
 
-def _keywords(target: PythonTarget, home: ToolHome) -> RunFunction:
+def _keywords(target: PythonTarget, home: ToolHome, function: Callable[..., Any]) -> RunFunction:
     """``function(**arguments)``, with only the wrapping that this target needs."""
-    function, convert, inject = _by_keyword(target.function), target.convert, dict(target.inject)
+    convert, inject = target.convert, dict(target.inject)
     if inject:
 
         def run_injected(arguments: Any, call: ToolCall | None) -> Any:

@@ -285,13 +285,13 @@ def _owner(context: CallContext | None) -> str:
     check_caller(context)
     if context is None:
         frame = current.get()
-        context = frame[2] if frame is not None else None
+        context = frame.caller if frame is not None else None
     return f"{HOST_PRINCIPAL}\x1f" if context is None else owner_of(context)
 
 
 def _may_see(owner: str, context: CallContext | None) -> bool:
     frame = current.get()
-    is_host = context is None and (frame is None or frame[2] is None)
+    is_host = context is None and (frame is None or frame.caller is None)
     return is_host or owner == _owner(context)
 
 

@@ -59,7 +59,6 @@ def runner_of(
     return Runner(
         bound,
         execute_of(bound, owner, in_thread=in_thread),
-        bound.run if bound.is_async or not (bound.blocking or in_thread) else None,
         bound.is_async or bound.blocking or in_thread,
         preview,
         f"runs the {kind} tool {_way_of(bound)}",

@@ -54,7 +54,7 @@ def error_of(error: BaseException, call: RunningCall) -> CallError:
         if isinstance(error, StoreTimeout):
             failed.hint = "the store of this host did not answer: look after the server of state.store"
     else:
-        in_tool = call.token is not None
+        in_tool = call.has_begun
         is_lost = (
             isinstance(error, asyncio.CancelledError)
             and in_tool
@@ -132,8 +132,8 @@ def _limit_of(call: RunningCall) -> tuple[str, float]:
     limits = []
     if context is not None and context.budget.timeout_ms is not None:
         limits.append((clock + context.budget.timeout_ms / 1000, "budget.timeoutMs"))
-    if outer is not None and outer[1] is not None:
-        limits.append((outer[1], "what was left to the call that made it"))
+    if outer is not None and outer.deadline is not None:
+        limits.append((outer.deadline, "what was left to the call that made it"))
     if limits and (
         deadline is None or plan is None or plan.bounds.seconds is None or min(limits)[0] <= deadline + 1e-6
     ):

@@ -51,13 +51,12 @@ def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = N
         BudgetExceeded: too deep, or too many calls (BUDGET_EXCEEDED).
     """
     seconds, outer, context = plan.bounds.seconds, call.outer, call.context
+    call.depth = 0 if outer is None else outer.depth + 1
     if outer is not None:
-        depth, deadline, caller, _, _ = outer
-        call.depth = depth + 1
         check_depth(plan, call.depth, deepest)
         # A nested call runs for the caller of the enclosing call, and never with more rights.
-        context = context or caller
-        if deadline is not None:
+        context = context or outer.caller
+        if (deadline := outer.deadline) is not None:
             remaining = deadline - call.clock
             seconds = remaining if seconds is None else min(remaining, seconds)
     if context is None:
@@ -74,8 +73,7 @@ def admit(plan: CallPlan, call: RunningCall, deepest: int, ahead: int | None = N
             is_made_again.set(False)
         else:
             check_budget(plan, context, context.ledger.draw() if ahead is None else context.ledger.drawn + ahead + 1)
-    if seconds is not None:
-        call.deadline = call.clock + seconds
+    call.deadline = None if seconds is None else call.clock + seconds
     return context
 
 
@@ -139,7 +137,7 @@ def tool_call(plan: CallPlan, call: RunningCall, context: CallContext, series: s
         rights = replace(rights, caller=context.permissions)
     if context.scopes:
         rights = narrow_rights(rights, context)
-    parent = call.outer[3] if call.outer else None
+    parent = call.outer.call_id if call.outer else None
     number = f"{series}-{call.number:x}"
     return call_of(
         plan.id, call.values or {}, context, number, call.purpose, call.key, call.depth, call.door, parent, rights
@@ -147,7 +145,7 @@ def tool_call(plan: CallPlan, call: RunningCall, context: CallContext, series: s
 
 
 def take(plan: CallPlan, call: RunningCall, limit: int) -> None:
-    """Copy the caller's arguments as plain JSON, if the plan's quick `intake` could not.
+    """Copy the caller's arguments as plain JSON: with the plan's quick `intake`, if it can.
 
     Args:
         limit: characters of text allowed.
@@ -155,7 +153,9 @@ def take(plan: CallPlan, call: RunningCall, limit: int) -> None:
     Raises:
         InputInvalid: not a mapping, not JSON, or too large (INPUT_SCHEMA_INVALID).
     """
-    call.values = own_copy(call.arguments, plan.id, limit)
+    values = plan.arguments.intake(call.arguments)
+    call.is_validated = plan.arguments.intake_judges and values is not None
+    call.values = own_copy(call.arguments, plan.id, limit) if values is None else values
 
 
 def take_changed(plan: CallPlan, call: RunningCall, changed: Mapping[str, Any], limit: int) -> None:

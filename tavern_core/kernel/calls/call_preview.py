@@ -14,7 +14,7 @@ from tavern_core.kernel.calls.call_preparation import admit, check_rule, give_co
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.result_normalisation import to_result
-from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, enter, frame, frame_of, leave
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, begin, enter, frame, leave, of_request
 from tavern_core.kernel.calls.taint_tracking import has_read, required_approval
 from tavern_core.kernel.catalogue.call_plan import CallPlan, Execute
 from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
@@ -68,7 +68,7 @@ class CallPreview:
         if plan.content.source:
             has_read(call, (plan.content.source,))
         give_copy(plan, call, self.limits.argument_bytes)
-        call.token = entered = enter(frame_of(plan, call))
+        call.has_begun, entered = True, enter(call)
         try:
             preview_value: Any = preview(call, mode)
             if inspect.isawaitable(preview_value):
@@ -109,7 +109,7 @@ class CallPreview:
         """
         from tavern_core.tam import Reference  # loaded by what plans calls
 
-        call = begin(written, arguments, context, "", key, door, 0)
+        call = of_request(begin(0), written, arguments, context, key=key, door=door)
         try:
             plan = await self.compiler.find(written, context)
             context = admit(plan, call, self.limits.depth, ahead=earlier)

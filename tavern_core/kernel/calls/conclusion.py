@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tavern_core.frozen_dataclass import dataclass
-from tavern_core.kernel.calls.running_call import RunningCall, begin
+from tavern_core.kernel.calls.running_call import RunningCall, begin, of_request
 from tavern_core.kernel.calls.taint_tracking import mark_sources
 from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode
@@ -103,7 +103,7 @@ class Conclusion:
         """Record a call that was refused before the pipeline: an invalid block of text."""
         result = redact_result(result, self.secrets.values)
         result = result.replace(trace=(written or "(no command)", next(self.numbers), time.time(), 0.0, self.series))
-        call = begin(written, None, context, "", None, door, 0)
+        call = of_request(begin(0), written, None, context, door=door)
         call.call = self._refused_call(call, result)
         self.record(call, result)
         return result

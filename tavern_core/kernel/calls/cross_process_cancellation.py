@@ -174,7 +174,7 @@ def _end(call: RunningCall) -> bool:
 
 def owner_of_call(call: RunningCall) -> str:
     """The owner of a call, who may cancel it besides the host."""
-    context = call.context or (call.outer[2] if call.outer is not None else None)
+    context = call.context or (call.outer.caller if call.outer is not None else None)
     return owner_name(HOST_PRINCIPAL, "") if context is None else owner_of(context)
 
 

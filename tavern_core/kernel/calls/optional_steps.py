@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from tavern_core.contract.tool_context import RUNNING
 from tavern_core.errors import BudgetExceeded, CallError, CircuitOpen
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.attempt import accept
@@ -25,12 +26,13 @@ from tavern_core.kernel.calls.call_errors import error_of
 from tavern_core.kernel.calls.call_preparation import give_copy
 from tavern_core.kernel.calls.conclusion import Conclusion
 from tavern_core.kernel.calls.idempotency import Claim, Idempotency
-from tavern_core.kernel.calls.large_results import LargeResults
+from tavern_core.kernel.calls.large_results import ArtifactStore, LargeResults
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
 from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
-from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, frame_of, leave
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, leave
 from tavern_core.kernel.calls.taint_tracking import mark_sources, taken_over
+from tavern_core.kernel.calls.tool_context_control import CallControl
 from tavern_core.kernel.catalogue.call_plan import CallPlan, PlanStep
 from tavern_core.kernel.execution.sync_async_drivers import (
     CancelledBeforeStart,
@@ -63,22 +65,41 @@ class CallGovernance:
     plans: PlanTokens
     conclusion: Conclusion
     large: LargeResults
+    artifacts: ArtifactStore
     limits: CallLimits
 
-    def has_steps(self, plan: CallPlan, call: RunningCall) -> bool:
-        """Whether the call, which is admitted, has steps around its tool."""
-        context = call.context
-        may_retry = context is not None and bool(context.budget.max_retries)
-        return may_retry or plan.bounds.limiter is not None or call.key is not None
-
-    async def run(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
-        """Run the tool; return its result.
+    def run(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> Awaitable[ToolResult]:
+        """Run the tool of an admitted call, with the steps around it; return its result.
 
         Raises:
             BaseException: what the tool raised, or why it was not run; the same as without these steps.
         """
-        if call.key is None:
-            return await plan.bounds.around(self, plan, call, mode)  # type: ignore[no-any-return]
+        context = call.context
+        around: NestedStep = plan.bounds.around
+        if not plan.has_steps and call.key is None and (context is None or not context.budget.max_retries):
+            return self._executed(plan, call, mode)
+        if call.key is not None:
+            around = _with(CallGovernance._keyed, around, None)
+        if plan.runner.bound.wants_control:
+            around = _with(CallGovernance._controlled, around, None)
+        return around(self, plan, call, mode)
+
+    async def _controlled(
+        self, inner: NestedStep, _: None, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+    ) -> ToolResult:
+        """Run a tool that reports its progress, or asks, by the id of its call."""
+        assert call.call is not None
+        conclusion, call_id = self.conclusion, call.call.id
+        RUNNING[call_id] = CallControl(call, conclusion.recorder, self.artifacts, conclusion.secrets)
+        try:
+            return await inner(self, plan, call, mode)
+        finally:
+            RUNNING.pop(call_id, None)
+
+    async def _keyed(
+        self, inner: NestedStep, _: None, plan: CallPlan, call: RunningCall, mode: ExecutionMode
+    ) -> ToolResult:
+        """Run the tool once for the key of the call, however often equal calls come."""
         call.stage = "idempotency"
         claim = await self.idempotency.claim(plan, call, mode)
         if not isinstance(claim, Claim):
@@ -87,7 +108,7 @@ class CallGovernance:
         try:
             if call.used_up:
                 await self.plans.take_over(call, mode)
-            result: ToolResult = await plan.bounds.around(self, plan, call, mode)
+            result = await inner(self, plan, call, mode)
         except BaseException as error:
             failed = mark_sources(call, failure(error_of(error, call), call.trace(self.conclusion.series)))
             if call.used_up and did_nothing(call, failed):  # before an equal call takes the key over
@@ -341,9 +362,8 @@ class CallGovernance:
 
     async def _executed(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """Run the tool itself, as `Pipeline.run` does."""
-        call.stage = "execute"
-        token = enter(frame_of(plan, call))
-        call.token = call.token or token
+        call.stage, call.has_begun = "execute", True
+        token = enter(call)
         try:
             value: Any = plan.runner.execute(call, mode)
             if plan.runner.is_awaited:
@@ -390,7 +410,7 @@ def did_nothing(call: RunningCall, result: ToolResult) -> bool:
     error, plan = result.error, call.plan
     if error is None or error.outcome != "none":
         return False
-    return call.token is None or (
+    return not call.has_begun or (
         error.kind == "APPROVAL_REQUIRED" and plan is not None and plan.spec.kind == "workflow"
     )
 

@@ -475,7 +475,7 @@ def _entitled(by: CallContext | None, known: StoredApproval) -> str:
     """
     if by is None:
         frame = current.get()
-        by = frame[2] if frame is not None else None
+        by = frame.caller if frame is not None else None
     if by is not None and not isinstance(by, CallContext):
         raise UsageError(
             f"by= takes a CallContext, got {type(by).__name__}",

@@ -22,7 +22,6 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final
 
-from tavern_core.contract.tool_context import RUNNING
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.calls.approvals import Approvals, definition_of
 from tavern_core.kernel.calls.attempt import SMALL_BITS, accept
@@ -57,13 +56,13 @@ from tavern_core.kernel.calls.running_call import (
     Frame,
     RunningCall,
     begin,
-    begin_traced,
-    end,
     enter,
-    frame_of,
+    leave,
+    of_request,
+    traced,
 )
 from tavern_core.kernel.calls.taint_tracking import has_read, mark_result, required_approval
-from tavern_core.kernel.calls.tool_context_control import CallControl, on_left_behind
+from tavern_core.kernel.calls.tool_context_control import on_left_behind
 from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.execution.sync_async_drivers import ExecutionMode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.hooks.hook_calls import HookCalls, RequestedApproval
@@ -91,6 +90,8 @@ class CallMode:
 
 DRY_RUN: Final = CallMode(is_dry=True)
 AS_JOB: Final = CallMode(is_job=True)
+NO_PURPOSE: Final = ""
+API: Final = "api"
 _MODULES: Final = sys.modules
 _LOOK_S: Final = 0.25
 """Time that the caller of an unfinished job waits for a slow store to report its progress."""
@@ -134,7 +135,7 @@ class Pipeline:
         self.limits = CallLimits.of(base.config.limits, base.config.artifacts)
         self.conclusion = Conclusion(hooks, base.recorder, base.known_secrets, self.series, self.numbers)
         large = LargeResults(self.limits, artifacts, self.series)
-        self.governance = CallGovernance(idempotency, plans, self.conclusion, large, self.limits)
+        self.governance = CallGovernance(idempotency, plans, self.conclusion, large, artifacts, self.limits)
         self.call_preview = CallPreview(compiler, hooks, approvals, plans, self.limits, self.series)
         self.observed_from = ""
         """Calls are observed once this module is imported: OpenTelemetry's SDK, or one always loaded; empty: never."""
@@ -145,84 +146,72 @@ class Pipeline:
         written: str,
         arguments: Mapping[str, Any] | None,
         context: CallContext | None = None,
-        purpose: str = "",
+        purpose: str = NO_PURPOSE,
         key: str | None = None,
-        door: str = "api",
+        door: str = API,
         phase: CallMode | None = None,
     ) -> ToolResult:
-        """Run one call and return its result.
+        """Run one call and return its result; the arguments are those of `Tavern.invoke`, and:
 
         Args:
             mode: how blocking and async work runs.
             written: the tool's id as the caller wrote it.
-            arguments: JSON; never changed.
-            context: the caller; None: the host itself, or the caller of the tool that makes this call.
-            purpose: why, for the audit log.
-            key: idempotency key: the same call with this key runs once.
             door: the entry point of the call.
             phase: preview the call, or run what was previewed; None: run it directly.
         """
         if self.observed_from in _MODULES:  # a wrapper around every call would cost more than this look-up
             return await self.observed(mode, written, arguments, context, purpose, key, door, phase)
-        call = begin(written, arguments, context, purpose, key, door, next(self.numbers))
-        if phase is not None and phase.steps is not None:
-            call = begin_traced(call, phase.steps)
+        call = begin(next(self.numbers))
         token: Token[Frame | None] | None = None
         try:
-            if context is not None or key is not None or type(purpose) is not str:
-                check_types(call)
             ready = self.ready  # a local name: calling `self.ready(...)` would look for a method first
-            plan = call.plan = ready(written) or await self.compiler.find(written, context)
-            plan.usage.calls.add(call)
-            # The quick path of `admit`: the host itself calls, outside of any call, a tool without limits or rules.
-            is_free = plan.is_free and context is None and call.outer is None and phase is None and key is None
-            if is_free:
-                call.stage, call.context = "admit", plan.admission.host
-                if plan.bounds.seconds is not None:
-                    call.deadline = call.clock + plan.bounds.seconds
-            elif (job := await self._admitted(plan, call, mode, phase)) is not None:
-                return job
-            else:
+            plan = call.plan = ready(written)
+            tool = None if plan is None else plan.plain_tool
+            values = None
+            if (
+                tool is not None and plan is not None and call.outer is None and context is None and key is None
+                and phase is None and purpose is NO_PURPOSE and door is API
+            ):  # fmt: skip
+                intake = plan.arguments.intake  # a local name, as above
+                values = call.values = intake(arguments)
+            if plan is None or tool is None or values is None:
+                call = of_request(call, written, arguments, context, purpose, key, door)
+                call = call if phase is None or phase.steps is None else traced(call, phase.steps)
+                if (answer := await self._prepare(plan, call, mode, phase)) is not None:
+                    return answer
                 plan = call.plan
-
-            intake = plan.arguments.intake  # a local name, as above
-            values = call.values = intake(arguments)
-            if values is not None and not plan.prepares and phase is None:
-                call.tool_arguments = values
-            elif (planned := await self._prepare(plan, call, mode, phase)) is not None:
-                return self.conclusion.redacted(call, planned)
-
-            if not is_free and self.governance.has_steps(plan, call):
+                assert plan is not None
                 result = await self.governance.run(plan, call, mode)
-            else:
-                call.stage = "execute"
-                own_frame = (0, None, None, "", call) if is_free and plan.is_plain else frame_of(plan, call)
-                call.token = token = enter(own_frame)
-                runner, is_timed = plan.runner, call.deadline is not None
-                tool, execute = runner.tool, runner.execute  # local names, as above
-                value = (
-                    execute(call, mode) if is_timed or tool is None else tool(call.tool_arguments, call.call_for_tool)
-                )
-                if runner.is_awaited:
+            else:  # a plain call: the other steps would do nothing
+                plan.usage.calls.add(call)
+                call.stage, token = "execute", enter(call)
+                value = tool(**values)
+                if plan.runner.is_awaited:
                     value = await value
                 kind = type(value)
-                is_sure = kind in plan.answers.accepted_types and (kind is not int or value.bit_length() < SMALL_BITS)
-                if is_sure and not is_timed and call.reads is None:  # nothing more to check, as for most answers
-                    call.stage = plan.answers.stage
+                if kind in plan.answers.accepted_types and (kind is not int or value.bit_length() < SMALL_BITS):
                     trace = (plan.id, call.number, call.started, perf_counter() - call.clock, self.series)
                     result = success(value, trace)
                 else:
                     if kind not in NOT_AWAITABLE and inspect.isawaitable(value):
-                        value = await mode.awaited(value, call.seconds)
+                        value = await value
                     result = accept(plan, call, value, self.limits, self.series)
+            if plan.ends_quietly and result.error is None and call.reads is None and not self.conclusion.secrets.values:
+                return result
         except BaseException as error:  # noqa: BLE001 - `_conclude_error` raises what must not become a result
+            call.written, call.arguments = written, arguments
+            call.has_begun = call.has_begun or token is not None
             result = await self._conclude_error(call, error, mode)
             if isinstance(error, GeneratorExit):
                 return result
         finally:
-            end(call, token)
-        if result.error is None and plan.ends_quietly and call.reads is None and not self.conclusion.secrets.values:
-            return result
+            if token is not None:
+                try:
+                    leave(token)
+                except ValueError:  # it ends in another context than the one in which it began
+                    pass
+            if (plan := call.plan) is not None:
+                plan.usage.calls.discard(call)
         return await self._concluded(call, result, mode)
 
     def observed(self, mode: ExecutionMode, written: str, *rest: Any) -> Coroutine[Any, Any, ToolResult]:
@@ -281,64 +270,61 @@ class Pipeline:
         self.conclusion.record(call, result)
         return result
 
-    async def _admitted(
-        self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, phase: CallMode | None
+    async def _prepare(
+        self, plan: CallPlan | None, call: RunningCall, mode: ExecutionMode, phase: CallMode | None
     ) -> ToolResult | None:
-        """Determine the caller, the depth and the deadline of a call, and check that the caller may make it.
+        """Admit a call, prepare its arguments, and judge it.
+
+        Args:
+            plan: of its tool; None: it is to be found.
 
         Returns:
-            The answer for the caller if the call is made in the background; else None.
+            The answer for the caller if the tool does not run now: a job or a preview; else None.
         """
+        if call.context is not None or call.key is not None or type(call.purpose) is not str:
+            check_types(call)
+        plan = call.plan = plan or await self.compiler.find(call.written, call.context)
+        plan.usage.calls.add(call)
         is_detached = plan.bounds.inline_s is not None if phase is None else phase.is_detached(plan)
         if is_detached and not job_id.get() and not in_run.get():
             return await self._detached(plan, call, mode)
         call.stage = "admit"
         context = admit(plan, call, self.limits.depth)
         if plan.admission.guarded or context.profile is not None:
-            call.plan = await self.compiler.admits(plan, context)
-        return None
-
-    async def _prepare(
-        self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, phase: CallMode | None
-    ) -> ToolResult | None:
-        """Prepare the arguments for the tool, if the tool or the call needs more than a copy of them.
-
-        Returns:
-            The preview, if the call is a dry run; else None.
-        """
-        context = call.context
-        assert context is not None
-        call.is_validated = plan.arguments.intake_judges and call.values is not None
-        if call.values is None:
-            take(plan, call, self.limits.argument_bytes)
-        if plan.needs_call:
-            call.call = tool_call(plan, call, context, self.series)
+            plan = call.plan = await self.compiler.admits(plan, context)
+        take(plan, call, self.limits.argument_bytes)
+        call.call = tool_call(plan, call, context, self.series) if plan.needs_call else None
         if plan.hooks.before:
             await self._change(plan, call, mode)
         call.stage = "validate_input"
         if plan.arguments.fill is not None or not call.is_validated:
             fill_and_validate(plan, call)
         if phase is not None and phase.is_dry:
-            return await self.governance.dry(plan, call, mode, self.call_preview.planned)
-        token = phase.token if phase is not None else ""
-        if plan.hooks.gates or plan.admission.approval is not None or plan.is_judged_after_reading:
+            planned = await self.governance.dry(plan, call, mode, self.call_preview.planned)
+            return self.conclusion.redacted(call, planned)
+        token = "" if phase is None else phase.token
+        if plan.is_judged or token:
+            await self._judge(plan, call, mode, token)
+        if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
+            await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
+        call.tool_arguments, call.call_for_tool = call.values or {}, call.call
+        if plan.gives_copy:
+            give_copy(plan, call, self.limits.argument_bytes)
+        if source := plan.content.source:  # before the tool runs: its caller may get the content before the call ends
+            has_read(call, (source,))
+        return None
+
+    async def _judge(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode, token: str) -> None:
+        """Ask the gates, and a person if approval is required; use up the plan token."""
+        context = call.context
+        assert context is not None
+        if plan.is_judged:
             if token:  # no approval is requested for a call that its token does not allow
                 await self.plans.check(token, plan, self._planned(plan, call, context), mode, call.seconds)
             await self._check_gates(plan, call, mode)
         if token:
             planned = self._planned(plan, call, context)
             call.used_up += (await self.plans.use(token, plan, planned, mode, call.seconds),)
-        if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
-            await self.hooks.notify(plan.hooks.events, {"event": event}, mode)
-        call.tool_arguments, call.call_for_tool = call.values or {}, call.call
-        if plan.gives_copy:
-            give_copy(plan, call, self.limits.argument_bytes)
-        if plan.runner.bound.wants_control and call.call is not None:
-            conclusion = self.conclusion
-            RUNNING[call.call.id] = CallControl(call, conclusion.recorder, self.artifacts, conclusion.secrets)
-        if source := plan.content.source:  # before the tool runs: its caller may get the content before the call ends
-            has_read(call, (source,))
-        return None
 
     async def _detached(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """Make the call in the background. Its caller gets the answer if it is there in time, else a job."""
@@ -444,7 +430,7 @@ class Pipeline:
 
 def _ends_of_caller(call: RunningCall) -> list[float]:
     """The deadlines set by the caller and by the enclosing call, on the monotonic clock."""
-    ends = [] if call.outer is None or call.outer[1] is None else [call.outer[1]]
+    ends = [] if call.outer is None or call.outer.deadline is None else [call.outer.deadline]
     if call.context is not None and (own := call.context.budget.timeout_ms) is not None:
         ends.append(call.clock + own / 1000)
     return ends

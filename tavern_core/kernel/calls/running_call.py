@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from time import perf_counter, time
-from typing import Any
+from typing import Any, Protocol
 
 from tavern_core.contract.stores import Record
-from tavern_core.contract.tool_context import RUNNING
 from tavern_core.frozen_dataclass import dataclass
 from tavern_core.kernel.catalogue.call_plan import CallPlan
 from tavern_core.kernel.execution.sync_async_drivers import TimeLimit, cancellations, running_task
@@ -18,12 +17,42 @@ from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import ArtifactsConfig, LimitsConfig
 from tavern_core.model.result import CallTrace
 
-Frame = tuple[int, float | None, CallContext | None, str, Any]
-"""(depth, deadline on the monotonic clock, context, call id, reader) of the running call; the host has no context.
 
-The reader (`taint_tracking.ContentReader`) is what has read the call's content: the call itself, or a run; None:
-nothing.
-"""
+class Frame(Protocol):
+    """What nested calls see of the call, or of the run, that makes them."""
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def deadline(self) -> float | None:
+        """On the monotonic clock."""
+        ...
+
+    @property
+    def caller(self) -> CallContext | None:
+        """The context of nested calls; None: the host's."""
+        ...
+
+    @property
+    def call_id(self) -> str: ...
+
+    @property
+    def reader(self) -> Any:
+        """What has read the content of nested calls (`taint_tracking.ContentReader`); None: nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedFrame:
+    """A frame that is not a call: of a run, a job, or code in a worker."""
+
+    depth: int = 0
+    deadline: float | None = None
+    caller: CallContext | None = None
+    call_id: str = ""
+    reader: Any = None
+
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
 frame, enter, leave = current.get, current.set, current.reset
@@ -64,65 +93,40 @@ class SingleUse:
 class RunningCall:
     """The state of one call. Each step reads what earlier steps stored, and adds to it."""
 
-    # Slots hold what every call has. The rest are class attributes until they are set: `begin` is on the hot path.
-    __slots__ = (
-        "__dict__",
-        "arguments",
-        "call",
-        "call_for_tool",
-        "clock",
-        "context",
-        "deadline",
-        "depth",
-        "door",
-        "key",
-        "number",
-        "outer",
-        "plan",
-        "purpose",
-        "reads",
-        "stage",
-        "started",
-        "task",
-        "token",
-        "tool_arguments",
-        "values",
-        "written",
-    )  # fmt: skip
-
-    # Input, and its time.
-    written: str
-    arguments: Mapping[str, Any] | None
-    context: CallContext | None
-    purpose: str
-    key: str | None
-    door: str
+    # Set by `begin`.
     number: int
     outer: Frame | None
     started: float
+    """Seconds since the epoch."""
     clock: float
-    # Set by the steps.
+    """The same moment on the monotonic clock."""
+    task: asyncio.Task[Any] | None
+    """The task in which the call runs; None without an event loop."""
+    reads: Mapping[str, None] | None
+    """The sources of untrusted content that this call, or a nested one, has read; None: not recorded."""
     stage: str
     """The current step, for `details.stage` of an error; `CallPlan.steps` lists the names."""
     plan: CallPlan | None
-    depth: int
-    deadline: float | None
-    """On the monotonic clock."""
     values: Mapping[str, Any] | None
     """The arguments as the host's own copy in plain JSON."""
-    call: ToolCall | None
+    # Class attributes until they are set: a call by the host without any option needs few of them.
+    written: str
+    arguments: Mapping[str, Any] | None
+    context: CallContext | None = None
+    purpose: str = ""
+    key: str | None = None
+    door: str = "api"
+    depth: int = 0
+    deadline: float | None = None
+    """On the monotonic clock."""
+    call: ToolCall | None = None
     """None if no step needs it; see `CallPlan.needs_call`."""
     tool_arguments: Mapping[str, Any]
     """The part of `values` that the tool gets."""
-    call_for_tool: ToolCall | None
+    call_for_tool: ToolCall | None = None
     """`call` as the tool gets it."""
-    task: asyncio.Task[Any] | None
-    """The task in which the call runs; None without an event loop."""
-    token: Token[Frame | None] | None
-    """Set from the start of the tool on."""
-    reads: Mapping[str, None] | None
-    """The sources of untrusted content that this call, or a nested one, has read; None: not recorded."""
-    # Only some calls have these.
+    has_begun: bool = False
+    """Whether its tool has begun."""
     cancellations: int = 0
     """Number of cancellations that its task already had when the call began; see `cancellations()`."""
     caller_values: Mapping[str, Any] | None = None
@@ -157,6 +161,19 @@ class RunningCall:
             return self.plan.id
         return self.written[:200] if isinstance(self.written, str) else f"<{type(self.written).__name__}>"
 
+    @property
+    def caller(self) -> CallContext | None:
+        """See `Frame`; likewise `call_id` and `reader`."""
+        return None if self.plan is not None and self.context is self.plan.admission.host else self.context
+
+    @property
+    def call_id(self) -> str:
+        return self.call.id if self.call is not None else ""
+
+    @property
+    def reader(self) -> RunningCall:
+        return self
+
     def time_left(self) -> float | None:
         """Seconds until the deadline; None: no deadline.
 
@@ -183,8 +200,6 @@ class RunningCall:
 class TracedCall(RunningCall):
     """A call that records the start of each of its steps."""
 
-    __slots__ = ("_stage", "steps")
-
     steps: list[tuple[str, float]]
 
     @property
@@ -197,40 +212,18 @@ class TracedCall(RunningCall):
         self.steps.append((name, perf_counter()))
 
 
-def begin_traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCall:
-    """Turn a call that has just begun into one that records its steps."""
-    traced = TracedCall()
-    traced.steps = steps
-    for name in RunningCall.__slots__:
-        if name != "stage" and hasattr(call, name):
-            setattr(traced, name, getattr(call, name))
-    traced.stage = call.stage
-    return traced
+def traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCall:
+    """A call that has just begun, which adds its steps to `steps`."""
+    traced_call = TracedCall()
+    traced_call.steps = steps
+    vars(traced_call).update(vars(call))
+    traced_call.stage = call.stage
+    return traced_call
 
 
-def frame_of(plan: CallPlan, call: RunningCall) -> Frame:
-    """The frame that calls nested in this one see."""
-    caller = None if call.context is plan.admission.host else call.context
-    return (call.depth, call.deadline, caller, call.call.id if call.call else "", call)
-
-
-def begin(
-    written: str,
-    arguments: Mapping[str, Any] | None,
-    context: CallContext | None,
-    purpose: str,
-    key: str | None,
-    door: str,
-    number: int,
-) -> RunningCall:
-    """Create a call at its beginning; the arguments are those of `Pipeline.run`."""
+def begin(number: int) -> RunningCall:
+    """Create a call at its beginning; `of_request` adds what is requested, if anything reads it."""
     call = RunningCall()  # without an __init__, which would take half as long again
-    call.written = written
-    call.arguments = arguments
-    call.context = context
-    call.purpose = purpose
-    call.key = key
-    call.door = door
     call.number = number
     call.outer = frame()
     task = call.task = running_task()
@@ -240,24 +233,25 @@ def begin(
     call.clock = perf_counter()
     call.stage = "resolve"
     call.plan = None
-    call.depth = 0
-    call.deadline = None
     call.values = None
-    call.call = None
-    call.call_for_tool = None
-    call.token = None
     call.reads = None
     return call
 
 
-def end(call: RunningCall, token: Token[Frame | None] | None) -> None:
-    """End the call: it encloses no other call any more, it cannot be cancelled, and its progress cannot be read."""
-    if token is not None:
-        try:
-            leave(token)
-        except ValueError:  # it ends in another context than the one in which it began
-            pass
-    if (plan := call.plan) is not None:
-        plan.usage.calls.discard(call)
-        if call.call is not None and plan.runner.bound.wants_control:
-            RUNNING.pop(call.call.id, None)
+def of_request(
+    call: RunningCall,
+    written: str,
+    arguments: Mapping[str, Any] | None,
+    context: CallContext | None,
+    purpose: str = "",
+    key: str | None = None,
+    door: str = "api",
+) -> RunningCall:
+    """Add what is requested to a call that has just begun; the arguments are those of `Pipeline.run`."""
+    call.written = written
+    call.arguments = arguments
+    call.context = context
+    call.purpose = purpose
+    call.key = key
+    call.door = door
+    return call

@@ -34,7 +34,7 @@ class CallerScopes:
             return ()
         scope = self._reach.scope(record, capability)
         frame = current.get()
-        context = frame[2] if frame is not None else None
+        context = frame.caller if frame is not None else None
         if context is None or scope == ():
             return scope
         if not covers(context.permissions, capability) or not self._profile_allows(context, capability):
@@ -48,7 +48,7 @@ class CallerScopes:
         False: its caller has read untrusted content, and the call was not judged as one with an effect.
         """
         frame = current.get()
-        return frame is None or may_act(frame[4], capability)
+        return frame is None or may_act(frame.reader, capability)
 
     def _profile_allows(self, context: CallContext, capability: str) -> bool:
         """Whether the caller's profile allows a capability; an unreadable profile allows nothing."""

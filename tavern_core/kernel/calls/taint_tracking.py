@@ -98,7 +98,7 @@ def enclosing_readers(reader: ContentReader | None) -> Iterator[ContentReader]:
     """A reader and the readers that enclose it, innermost first."""
     while reader is not None:
         yield reader
-        reader = None if reader.outer is None else reader.outer[4]
+        reader = None if reader.outer is None else reader.outer.reader
 
 
 def has_read(reader: ContentReader | None, sources: Iterable[str]) -> None:
@@ -116,21 +116,20 @@ def running_call_has_read(sources: Iterable[str]) -> None:
     """Record the same for the running call, if there is one: it was handed a stored answer, or an artifact."""
     here = frame()
     if here is not None:
-        has_read(here[4], sources)
+        has_read(here.reader, sources)
 
 
 def sources_of_running_call() -> tuple[str, ...]:
     """The sources that the running call has read so far."""
     here = frame()
-    reader: ContentReader | None = None if here is None else here[4]
+    reader: ContentReader | None = None if here is None else here.reader
     return () if reader is None else tuple(reader.reads or ())
 
 
 def is_watched(context: CallContext, outer: Frame | None) -> bool:
     """Whether any rule depends on what a call with this context reads."""
-    return context.after_untrusted != "allow" or (
-        outer is not None and outer[4] is not None and outer[4].reads is not None
-    )
+    reader = None if outer is None else outer.reader
+    return context.after_untrusted != "allow" or (reader is not None and reader.reads is not None)
 
 
 def detached_context(context: CallContext, outer: ContentReader | None) -> CallContext:
@@ -283,7 +282,7 @@ def mark_result(call: RunningCall, result: ToolResult) -> ToolResult:
     read, one of a tool that is not a source. The model may have composed it.
     """
     plan = call.plan
-    if plan is None or _is_free(call) or (result.error is not None and call.token is None):  # the tool did not run
+    if plan is None or _is_free(call) or (result.error is not None and not call.has_begun):  # the tool did not run
         return mark_sources(call, result)
     watching = [
         one.context

@@ -303,7 +303,7 @@ class Transcript:
     ) -> ToolResult:
         spec = found.spec
         around = frame()
-        context = context or (around[2] if around is not None else None)
+        context = context or (around.caller if around is not None else None)
         if context is None and found.plan is not None:
             context = found.plan.admission.host
         if context is not None and call.request_id:

@@ -18,7 +18,7 @@ from tavern_core.kernel.hooks.table import HookImplementation
 from tavern_core.kernel.limits.limiter_registry import ToolLimiter
 from tavern_core.kernel.log.recorder import Redactor
 from tavern_core.kernel.plugins.plugin_record import ActiveCalls
-from tavern_core.model.call import CallContext, Rights, ToolCall
+from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.capability import Effect
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
@@ -43,8 +43,6 @@ class Runner:
 
     bound: BoundTool
     execute: Execute
-    tool: Callable[[Mapping[str, Any], ToolCall | None], Any] | None
-    """``tool(arguments, call)`` replaces `execute` when there is no deadline; None: the tool needs a thread."""
     is_awaited: bool
     """Whether `execute` returns an awaitable instead of the value."""
     preview: Execute | None
@@ -191,14 +189,14 @@ class CallPlan:
     id: str = field(init=False)
     needs_call: bool = field(init=False)
     """Whether any step uses the ToolCall; otherwise it is never built."""
-    prepares: bool = field(init=False)
-    """Whether a validator, hooks, defaults, gates, an approval or the log come between `intake` and the tool."""
     gives_copy: bool = field(init=False)
     """Whether the tool gets a copy of the arguments, because the host reads them again after it ran."""
-    is_plain: bool = field(init=False)
-    """Whether nested calls of a call by the host see nothing of that call but what it has read."""
-    is_free: bool = field(init=False)
-    """Whether the host may call it without checks: no list, no limit, and its calls never become jobs."""
+    plain_tool: Callable[..., Any] | None = field(init=False)
+    """The function of the tool, for calls by the host that have no other steps; None: they have some."""
+    has_steps: bool = field(init=False)
+    """Whether each call has steps around its tool: limits, or the control of its progress."""
+    is_judged: bool = field(init=False)
+    """Whether gates, a rule or what its caller has read may refuse a call, or require approval."""
     is_judged_after_reading: bool = field(init=False)
     """Whether a call may need approval because of what its caller has read."""
     ends_in_hooks: bool = field(init=False)
@@ -240,20 +238,24 @@ def _facts(plan: CallPlan) -> dict[str, Any]:
     bound, arguments, hooks, bounds = plan.runner.bound, plan.arguments, plan.hooks, plan.bounds
     admission, content, all_hooks = plan.admission, plan.content, hooks.all()
     is_outside = bool(content.source or content.effect)
-    is_judged = bool(admission.blocked or admission.approval or all_hooks or is_outside)
-    needs_call = bound.wants_call or is_judged or plan.is_recorded
-    changes = arguments.fill is not None or arguments.marked is not None
+    is_inspected = bool(admission.blocked or admission.approval or all_hooks or is_outside)
+    needs_call = bound.wants_call or is_inspected or plan.is_recorded
+    is_judged_after_reading = bool(content.effect) or content.reads_addresses
+    is_free = not admission.guarded and bounds.limiter is None and bounds.inline_s is None and bounds.seconds is None
+    is_taken_over = arguments.intake_judges and arguments.fill is None
+    ends_quietly = not needs_call and arguments.marked is None and plan.keeps_whole
+    is_plain = is_free and is_taken_over and ends_quietly
     return {
         "id": plan.spec.id,
         "needs_call": needs_call,
-        "prepares": needs_call or changes or not arguments.intake_judges,
         "gives_copy": arguments.marked is not None
         or (needs_call and bool(bound.wants_call or hooks.transforms or hooks.after)),
-        "is_plain": not needs_call and bounds.seconds is None,
-        "is_free": not admission.guarded and bounds.limiter is None and bounds.inline_s is None,
-        "is_judged_after_reading": bool(content.effect) or content.reads_addresses,
+        "plain_tool": bound.function if is_plain and (bound.is_async or not plan.runner.is_awaited) else None,
+        "has_steps": bounds.limiter is not None or bound.wants_control,
+        "is_judged": bool(hooks.gates or admission.approval) or is_judged_after_reading,
+        "is_judged_after_reading": is_judged_after_reading,
+        "ends_quietly": ends_quietly,
         "ends_in_hooks": bool(hooks.transforms or hooks.after or hooks.events),
-        "ends_quietly": not needs_call and arguments.marked is None and plan.keeps_whole,
         "needs_loop": bound.is_async or bounds.is_watched or any(impl.is_async for impl in all_hooks),
     }
 

@@ -92,8 +92,8 @@ class NewJobs:
             )
         outer, context = current.get(), request.context
         if outer is not None:
-            context = context or outer[2]
-            context = None if context is None else detached_context(context, outer[4])
+            context = context or outer.caller
+            context = None if context is None else detached_context(context, outer.reader)
         caller = context or _HOST
         owner, now = owner_of(caller), time.time()
         trace = trace_headers() or (traceparent_of(caller.trace_id) if caller.trace_id else {})

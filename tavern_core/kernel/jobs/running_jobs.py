@@ -42,7 +42,7 @@ from tavern_core.kernel.calls.background_call_request import (
 from tavern_core.kernel.calls.cross_process_cancellation import asked_to_end
 from tavern_core.kernel.calls.elicitation import conversation
 from tavern_core.kernel.calls.pending_approval_store import StoredApprovals, denial
-from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.calls.running_call import FixedFrame, current
 from tavern_core.kernel.calls.taint_tracking import JobOrigin
 from tavern_core.kernel.calls.tool_context_control import Progress, on_left_behind, on_progress
 from tavern_core.kernel.execution.portal import Portal
@@ -337,7 +337,8 @@ class RunningJobs:
             conversation.set(JobConversation(self, running))
         # Its caller does not wait for it, but still counts as its enclosing call.
         if (outer := running.outer) is not None:
-            current.set((outer[0] + 1, None, running.context, "", outer[4] and JobOrigin(outer[4])))
+            origin = outer.reader and JobOrigin(outer.reader)
+            current.set(FixedFrame(outer.depth + 1, caller=running.context, reader=origin))
         while True:
             result = await (
                 within_trace(running.trace, partial(self._call, running)) if running.trace else self._call(running)
