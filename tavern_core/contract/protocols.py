@@ -47,8 +47,9 @@ class BoundTool:
     stop: Callable[[str], bool] | None = None
     """Ends a call by its id while a thread of the caller waits for it; False: it does not run. None: it cannot be
     ended."""
-    function: Callable[..., Any] | None = None
-    """``function(**arguments)`` does what `run` does, without the call of `run` in between; None: only `run` does it."""
+    function: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    """``(run, function)``: ``function(**arguments)`` does what this `run` does, without a call in between. It counts only
+    as long as `run` is the same, so a copy with another `run`, around this one, needs no further change."""
     place: str = ""
     """Where the work runs, for plans: ``in the workflow engine``; empty: on the event loop or in a thread of the host."""
 

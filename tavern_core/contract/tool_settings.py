@@ -42,4 +42,4 @@ def when_set_up(bound: BoundTool, tool: ToolSpec, home: ToolHome) -> BoundTool:
         settings_for_call(tool, home.settings)
         return run(arguments, call)
 
-    return replace(bound, run=run_set_up, function=None)
+    return replace(bound, run=run_set_up)

@@ -65,7 +65,13 @@ class PythonExecutor:
         is_async = inspect.iscoroutinefunction(kind)
         is_watched = isinstance(target.inject, Mapping) and "control" in target.inject.values()
         bound = BoundTool(
-            run, is_async, not tool.fast, wants_call, stoppable=is_async, wants_control=is_watched, function=by_name
+            run,
+            is_async,
+            not tool.fast,
+            wants_call,
+            stoppable=is_async,
+            wants_control=is_watched,
+            function=by_name and (run, by_name),
         )
         return when_set_up(bound, tool, home)
 

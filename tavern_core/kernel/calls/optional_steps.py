@@ -4,7 +4,7 @@
                                  └────────────────────── retry ───────────────────────┘
 
 `steps_of` composes the steps of a tool when its plan is compiled. Two depend on the call: a key adds idempotency,
-and the caller's budget may add retries. A call without any of them does not come here.
+and the caller's budget may add retries. Every call that is not plain (`Pipeline.run`) comes here; most have none of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -30,7 +30,7 @@ from tavern_core.kernel.calls.large_results import ArtifactStore, LargeResults
 from tavern_core.kernel.calls.plan_tokens import PlanTokens
 from tavern_core.kernel.calls.result_normalisation import NOT_AWAITABLE
 from tavern_core.kernel.calls.retry_rules import LONGEST_WAIT_S, is_harmless_again, may_pass, pause_before
-from tavern_core.kernel.calls.running_call import CallLimits, RunningCall, enter, leave
+from tavern_core.kernel.calls.running_call import CallLimits, FixedFrame, RunningCall, enter, leave
 from tavern_core.kernel.calls.taint_tracking import mark_sources, taken_over
 from tavern_core.kernel.calls.tool_context_control import CallControl
 from tavern_core.kernel.catalogue.call_plan import CallPlan, PlanStep
@@ -80,7 +80,7 @@ class CallGovernance:
             return self._executed(plan, call, mode)
         if call.key is not None:
             around = _with(CallGovernance._keyed, around, None)
-        if plan.runner.bound.wants_control:
+        if plan.runner.bound.wants_control and call.call is not None:
             around = _with(CallGovernance._controlled, around, None)
         return around(self, plan, call, mode)
 
@@ -363,7 +363,9 @@ class CallGovernance:
     async def _executed(self, plan: CallPlan, call: RunningCall, mode: ExecutionMode) -> ToolResult:
         """Run the tool itself, as `Pipeline.run` does."""
         call.stage, call.has_begun = "execute", True
-        token = enter(call)
+        # With limits, the deadline is that of one attempt: what an attempt leaves behind keeps it.
+        is_limited = plan.bounds.limiter is not None
+        token = enter(FixedFrame(call.depth, call.deadline, call.caller, call.call_id, call) if is_limited else call)
         try:
             value: Any = plan.runner.execute(call, mode)
             if plan.runner.is_awaited:
@@ -371,8 +373,11 @@ class CallGovernance:
             if type(value) not in NOT_AWAITABLE and inspect.isawaitable(value):
                 value = await mode.awaited(value, call.seconds)
             return accept(plan, call, value, self.limits, self.conclusion.series)
+        except StopIteration as error:  # a coroutine cannot raise it
+            raise error_of(error, call) from error
         finally:
-            leave(token)
+            with suppress(ValueError):  # it ends in another context than the one in which it began
+                leave(token)
 
     async def _timed(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode

@@ -164,19 +164,19 @@ class Pipeline:
         call = begin(next(self.numbers))
         token: Token[Frame | None] | None = None
         try:
+            is_bare = context is None and key is None and phase is None and purpose is NO_PURPOSE and door is API
+            if not is_bare:
+                call = call if phase is None or phase.steps is None else traced(call, phase.steps)
+                check_types(of_request(call, written, arguments, context, purpose, key, door))
             ready = self.ready  # a local name: calling `self.ready(...)` would look for a method first
             plan = call.plan = ready(written)
             tool = None if plan is None else plan.plain_tool
             values = None
-            if (
-                tool is not None and plan is not None and call.outer is None and context is None and key is None
-                and phase is None and purpose is NO_PURPOSE and door is API
-            ):  # fmt: skip
+            if tool is not None and plan is not None and is_bare and call.outer is None:
                 intake = plan.arguments.intake  # a local name, as above
                 values = call.values = intake(arguments)
             if plan is None or tool is None or values is None:
-                call = of_request(call, written, arguments, context, purpose, key, door)
-                call = call if phase is None or phase.steps is None else traced(call, phase.steps)
+                call.written, call.arguments = written, arguments
                 if (answer := await self._prepare(plan, call, mode, phase)) is not None:
                     return answer
                 plan = call.plan
@@ -194,7 +194,7 @@ class Pipeline:
                     result = success(value, trace)
                 else:
                     if kind not in NOT_AWAITABLE and inspect.isawaitable(value):
-                        value = await value
+                        value = await mode.awaited(value, None)
                     result = accept(plan, call, value, self.limits, self.series)
             if plan.ends_quietly and result.error is None and call.reads is None and not self.conclusion.secrets.values:
                 return result
@@ -281,8 +281,6 @@ class Pipeline:
         Returns:
             The answer for the caller if the tool does not run now: a job or a preview; else None.
         """
-        if call.context is not None or call.key is not None or type(call.purpose) is not str:
-            check_types(call)
         plan = call.plan = plan or await self.compiler.find(call.written, call.context)
         plan.usage.calls.add(call)
         is_detached = plan.bounds.inline_s is not None if phase is None else phase.is_detached(plan)

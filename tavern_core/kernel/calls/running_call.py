@@ -222,7 +222,7 @@ def traced(call: RunningCall, steps: list[tuple[str, float]]) -> TracedCall:
 
 
 def begin(number: int) -> RunningCall:
-    """Create a call at its beginning; `of_request` adds what is requested, if anything reads it."""
+    """Create a call at its beginning; `of_request` adds the options of its caller."""
     call = RunningCall()  # without an __init__, which would take half as long again
     call.number = number
     call.outer = frame()

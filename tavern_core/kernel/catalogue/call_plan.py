@@ -244,13 +244,14 @@ def _facts(plan: CallPlan) -> dict[str, Any]:
     is_free = not admission.guarded and bounds.limiter is None and bounds.inline_s is None and bounds.seconds is None
     is_taken_over = arguments.intake_judges and arguments.fill is None
     ends_quietly = not needs_call and arguments.marked is None and plan.keeps_whole
-    is_plain = is_free and is_taken_over and ends_quietly
+    run, function = bound.function or (None, None)
+    is_plain = run is bound.run and is_free and is_taken_over and ends_quietly
     return {
         "id": plan.spec.id,
         "needs_call": needs_call,
         "gives_copy": arguments.marked is not None
         or (needs_call and bool(bound.wants_call or hooks.transforms or hooks.after)),
-        "plain_tool": bound.function if is_plain and (bound.is_async or not plan.runner.is_awaited) else None,
+        "plain_tool": function if is_plain and (bound.is_async or not plan.runner.is_awaited) else None,
         "has_steps": bounds.limiter is not None or bound.wants_control,
         "is_judged": bool(hooks.gates or admission.approval) or is_judged_after_reading,
         "is_judged_after_reading": is_judged_after_reading,
