@@ -327,9 +327,12 @@ async def test_a_server_that_refuses_to_describe_its_nodes_keeps_the_tools_that_
         assert host.upstreams["comfy"].tools == ("comfy:invert",)
 
 
-async def test_a_node_type_that_the_server_cannot_describe_leaves_out_its_templates_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [400, 404, 414, 500])
+async def test_a_node_type_that_the_server_cannot_describe_leaves_out_its_templates_alone(
+    status: int, tmp_path: Path
+) -> None:
     async def fail(request: web.Request) -> web.StreamResponse:
-        return web.Response(status=500)
+        return web.Response(status=status)
 
     write(tmp_path)
     write(tmp_path, "odd", marked("text"))
@@ -339,5 +342,5 @@ async def test_a_node_type_that_the_server_cannot_describe_leaves_out_its_templa
         assert host.upstreams["comfy"].tools == ("comfy:invert",)
         assert "cannot describe it" in host.upstreams["comfy"].left_out["odd"]
         comfy.flaws = [("GET /object_info", fail)]
-        with pytest.raises(UpstreamError, match="500"):
+        with pytest.raises(UpstreamError, match=str(status)):
             await host.upstreams.refresh("comfy")

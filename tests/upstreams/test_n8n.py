@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -505,6 +506,22 @@ BAD: list[Any] = [
         "a pattern that cannot be tried",
         webhook_node("x"),
         sticky('```tavern\n{"parameters": {"properties": {"a": {"pattern": "^(?!x)"}}}}\n```'),
+    ),
+    *(
+        workflow(
+            f"odd parts {at}",
+            webhook_node("u/:user"),
+            sticky("```tavern\n" + json.dumps({"parameters": part}) + "\n```"),
+        )
+        for at, part in enumerate(
+            [
+                {"properties": ["user"]},
+                {"properties": None},
+                {"required": True},
+                {"required": [["user"]]},
+                {"required": "box"},
+            ]
+        )
     ),
     workflow("twice", webhook_node("a")),
     workflow("twice", webhook_node("b")),

@@ -47,6 +47,8 @@ _MOST_FAILURES: Final = 5
 _HEADERS: Final = "write what the server asks for into `headers` of the upstream"
 _FOLDER: Final = "tavern"
 _MOST_WAITING: Final = 256
+_OF_ONE_TYPE: Final = frozenset({400, 404, 414, 500})
+"""Statuses that may be the fault of a single node type: it fails, or its name does not survive a proxy."""
 _MARK: Final = "tavern"
 """The key of `ComfyUIRequest.mark` in the data that the server keeps with a run."""
 
@@ -78,9 +80,9 @@ class NativeApi:
         for name in sorted(classes):
             path = f"/object_info/{quote(name, safe='')}"
             answer = await exchange(self._http, "GET", path)
-            if answer.status != 200:  # 500 may be the fault of a single node type
+            if answer.status != 200:
                 failed = _unexpected(path, answer)
-                if answer.status != 500:
+                if answer.status not in _OF_ONE_TYPE:
                     raise failed
                 continue
             with suppress(ValueError):  # infinite bounds are not JSON, and are accepted here

@@ -146,10 +146,13 @@ def _tool(name: str, path: str, method: Any, mark: Mapping[str, Any]) -> Upstrea
 def _with_path(parameters: Mapping[str, Any], parts: Iterable[str]) -> Mapping[str, Any]:
     """The parameters with what the path needs, which is required whether it is declared or not."""
     needed = {part[1:]: _IN_PATH for part in parts if part[:1] == ":" and part[1:]}
-    if not needed:
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    if (
+        not needed or not isinstance(properties, Mapping) or not isinstance(required, list)
+    ):  # the host refuses such a schema
         return parameters
-    required = dict.fromkeys((*parameters.get("required", ()), *needed))
-    return {**parameters, "properties": {**needed, **parameters.get("properties", {})}, "required": [*required]}
+    required = [*required, *(name for name in needed if name not in required)]
+    return {**parameters, "properties": {**needed, **properties}, "required": required}
 
 
 def _mark(workflow: Mapping[str, Any]) -> Mapping[str, Any]:
