@@ -383,6 +383,7 @@ async def attempted(
     tokens: dict[str, Any] = TOKENS,
     *,
     challenge: str = "Bearer",
+    answer: bytes | None = None,
     **settings: Any,
 ) -> tuple[CallError, str, Web]:
     """Log in at a server that refuses every token: the error, the address for the person, and the server.
@@ -391,6 +392,7 @@ async def attempted(
         metadata: what the authorization server says of itself, besides its issuer and endpoints.
         tokens: what it hands out.
         challenge: how the server asks for a login.
+        answer: what it answers instead of tokens.
         settings: those of the entry.
     """
     with web() as server:
@@ -400,7 +402,7 @@ async def attempted(
         said |= {name: f"{place}{value}" if name.endswith("_endpoint") else value for name, value in metadata.items()}
         server.answers["/mcp"] = http(b"", "401 Unauthorized", WWW_Authenticate=challenge)
         server.answers["/.well-known/oauth-authorization-server"] = http(json.dumps(said).encode())
-        server.answers["/token"] = http(json.dumps(tokens).encode(), Content_Type="application/json")
+        server.answers["/token"] = answer or http(json.dumps(tokens).encode(), Content_Type="application/json")
         shown: list[str] = []
 
         def show(address: str) -> None:
@@ -440,7 +442,34 @@ async def test_a_login_that_cannot_succeed_says_why_and_shows_no_token(case: str
     assert bool(shown) == (metadata == {} and settings != {})
 
 
-@pytest.mark.parametrize("address", ["file:///etc/passwd", "//evil.test/x", "gopher://evil.test"])
+ANSWERS: dict[str, tuple[bytes, str]] = {
+    "tokens with another status": (http(json.dumps(TOKENS).encode(), "202 Accepted"), "Token exchange failed (202)"),
+    "no text": (
+        http(b'{"access_token": "given\xff"}', "400 Bad Request"),
+        "an answer of its authorization server is not text",
+    ),
+    "an error": (
+        http(b'{"error": "invalid_grant", "error_description": "used", "code": "given"}', "400 Bad Request"),
+        "Token exchange failed (400): invalid_grant: used",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+@pytest.mark.anyio
+async def test_the_error_of_a_login_quotes_of_an_answer_only_what_it_says_of_the_error(
+    case: str, tmp_path: Path
+) -> None:
+    answer, why = ANSWERS[case]
+    error, _, _ = await attempted(tmp_path, {}, answer=answer, **OURS)
+    assert error.code == "UPSTREAM_ERROR" and error.message.endswith(why)
+    assert "given" not in error.message
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["file:///etc/passwd", "//evil.test/x", "gopher://evil.test", "http://[::1", "http://127.0.0.1:99999/x"],
+)
 @pytest.mark.anyio
 async def test_a_server_that_leads_to_no_address_of_http_is_quoted(address: str, tmp_path: Path) -> None:
     error, _, _ = await attempted(tmp_path, {}, challenge=f'Bearer resource_metadata="{address}"')

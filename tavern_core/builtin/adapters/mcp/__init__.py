@@ -25,7 +25,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "properties": {
         "roots": {
             "type": "array",
-            "items": {"type": "string", "pattern": "^file:///"},
+            "items": {"type": "string", "pattern": "^[Ff][Ii][Ll][Ee]://"},
             "description": "Folders (file:///…) that are sent to the server when it asks for roots; none by default.",
         },
         "maxMessageBytes": {
@@ -44,7 +44,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
         "scope": {"type": "string", "description": "OAuth: what to ask for; by default what the server names."},
         "clientMetadataUrl": {
             "type": "string",
-            "pattern": "^https://[^/?#]+/[^?#]",
+            "pattern": "^[Hh][Tt][Tt][Pp][Ss]://[^/?#]+/[^?#]",
             "description": "OAuth: address (https://host/path) of a document that says who this client is, for servers that take one.",
         },
         "redirectPort": {

@@ -147,13 +147,16 @@ class NonRaisingClient:
             return self._failed(request, number, error)
         except LoginNeeded as error:
             return self._failed(request, number, login_needed(self.name, error))
-        except (OAuthFlowError, OAuthTokenError, ValidationError) as error:
+        except (OAuthFlowError, OAuthTokenError, ValidationError, UnicodeDecodeError) as error:
             return self._failed(request, number, login_failed(self.name, error))
         except (httpx2.LocalProtocolError, UnicodeEncodeError):  # their texts show the header, which may be a token
             why = UpstreamError(
                 f"{self.name} cannot be asked: a header has a value that cannot be sent", outcome="none"
             )
             return self._failed(request, number, why)
+        except httpx2.InvalidURL as error:
+            what = f"{self.name} leads to what is not an address of HTTP ({str(error)[:200]})"
+            return self._failed(request, number, UpstreamError(what, outcome="none"))
         except TavernError as error:  # what was kept cannot be read or changed
             why = UpstreamError(error.message, hint=error.hint, fixFor="operator", code=error.code)
             return self._failed(request, number, why)
@@ -197,7 +200,7 @@ class _Origins(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """See `httpx2.AsyncBaseTransport`. Raises UpstreamError: the server names an address of another kind."""
-        if request.url.scheme not in ("http", "https"):
+        if request.url.scheme not in ("http", "https") or not 0 < (request.url.port or 80) < 1 << 16:
             raise UpstreamError(
                 f"{self._upstream.name} leads to {str(request.url)!r:.200}, which is not an address of HTTP",
                 outcome="none",

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, union_scopes
 from mcp.shared.auth import (
     AuthorizationCodeResult,
@@ -30,6 +30,7 @@ from mcp.shared.auth import (
     ProtectedResourceMetadata,
 )
 from pydantic import AnyUrl, BaseModel, ValidationError
+from pydantic_core import from_json
 
 from tavern_core.contract.adapters import Upstream
 from tavern_core.errors import PolicyDenied, UpstreamError
@@ -96,10 +97,27 @@ def login_failed(name: str, error: Exception) -> UpstreamError:
     if wrong is not None:
         found = [(".".join(map(str, each["loc"])), each["msg"]) for each in wrong.errors()]
         why = "an answer of its authorization server is wrong: " + "; ".join(": ".join(filter(None, f)) for f in found)
+    elif isinstance(error, UnicodeDecodeError):
+        why = "an answer of its authorization server is not text"
+    elif isinstance(error, OAuthTokenError):
+        why = _without_answer(why)
     hint = ""
     if isinstance(error, OAuthRegistrationError):
         hint = f"register a client there, and write its `clientId` into `settings` of {name} in tavern.yaml"
     return UpstreamError(f"logging in to {name} failed: {why[:500]}", hint=hint, fixFor="operator")
+
+
+def _without_answer(why: str) -> str:
+    """The library's error without the answer that it quotes, which may hold tokens: only what it says of the error."""
+    head, sign, answer = why.partition("): ")
+    if not sign:
+        return why
+    try:
+        fields = from_json(answer)
+    except ValueError:
+        fields = None
+    said = [fields.get(name) for name in ("error", "error_description")] if isinstance(fields, dict) else []
+    return ": ".join([f"{head})", *(text for text in said if isinstance(text, str))])
 
 
 def no_answer(name: str, error: httpx2.TransportError) -> UpstreamError:
@@ -129,7 +147,8 @@ async def login(upstream: Upstream, show: Show | None, send: Send) -> AsyncItera
             async def redirect(address: str) -> None:
                 context = provider.context
                 _refuse_without_pkce(context.oauth_metadata)
-                if context.client_info is not None and upstream.settings.get("clientSecret"):
+                is_configured = bool(upstream.settings.get("clientId") and upstream.settings.get("clientSecret"))
+                if context.client_info is not None and is_configured:
                     context.client_info.token_endpoint_auth_method = _secret_method(context.oauth_metadata)
                 callback.expect(address)
                 endpoint, _, query = address.rpartition("?")  # which may have a query of its own
@@ -281,7 +300,7 @@ class _UnattendedProvider(OAuthClientProvider):
                     response = await self._send(outgoing)
                     await response.aread()
                 except httpx2.TransportError as error:
-                    why = f"its authorization server {outgoing.url.host} does not answer ({error or type(error).__name__})"
+                    why = f"its authorization server {outgoing.url.host} does not answer ({str(error)[:200] or type(error).__name__})"
                     raise _not_now(storage.name, why) from error
                 if response.status_code == 429 or response.status_code >= 500:  # the library would forget the tokens
                     raise _not_now(storage.name, f"HTTP {response.status_code}")
