@@ -117,6 +117,24 @@ def test_cosmetic_faults_are_told_and_the_skill_is_used() -> None:
 
 
 @each_row(
+    ("folder", "name", "hint"),
+    [
+        ("other", "demo", "rename the folder to demo"),
+        ("pdf-forms", "PDF-Forms", "name: pdf-forms"),
+        ("a", "-a", "name: a"),
+        ("a", "a--b", "name: a"),
+        ("demo_skill", "Demo_Skill", ""),
+    ],
+)
+def test_the_hint_about_a_folder_of_another_name_leads_to_a_name_that_a_skill_may_have(
+    folder: str, name: str, hint: str
+) -> None:
+    found = read_skill(f"---\nname: {name}\ndescription: Does it.\n---\n".encode(), folder, "SKILL.md")
+    (flaw,) = [finding for finding in found.findings if "the folder is called" in finding.message]
+    assert flaw.hint == hint
+
+
+@each_row(
     ("written", "shown"),
     [
         ("d", "d"),

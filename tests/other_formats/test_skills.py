@@ -303,6 +303,17 @@ def test_of_two_skills_of_a_plugin_with_one_name_the_one_whose_folder_has_it_is_
     assert said == ["know-how/a-copy: skill:one is there twice; the one in know-how/one is used"]
 
 
+def test_a_skill_of_a_plugin_whose_tool_another_one_displaces_is_listed_as_shadowed(project: Project) -> None:
+    write_plugin(project)
+    project.skill("plugins/office/know-how/note", "the notes", {"say.py": SAY})
+    project.skill("plugins/office/know-how/note-run", "its tool reads like that of the scripts of note")
+    with project.host() as tavern:
+        tools = {spec.id for spec in tavern.tools.list()}
+        shown = {skill.name: skill for skill in tavern.skills.list()}
+    assert all((skill.state == "ready") == (skill.tool in tools) for skill in shown.values()), shown
+    assert sorted(skill.state for skill in shown.values() if skill.name.startswith("note")) == ["ready", "shadowed"]
+
+
 def test_a_link_to_a_skill_is_named_as_the_second_place_of_this_skill(project: Project) -> None:
     project.skill("skills/one", "the skill itself")
     (link := project.root / "skills" / "also").symlink_to("one")

@@ -120,16 +120,30 @@ def _judged(data: Mapping[str, Any], document: YamlDocument, folder: str) -> Ite
         yield found("compatibility", "compatibility is not text")
 
 
+def _is_name(text: str) -> bool:
+    """Whether a skill may be called so."""
+    return _is_plain(text) and text == text.lower() and not _has_odd_hyphens(text)
+
+
+def _is_plain(text: str) -> bool:
+    return all(sign.isalnum() or sign == "-" for sign in text)
+
+
+def _has_odd_hyphens(text: str) -> bool:
+    return text.startswith("-") or text.endswith("-") or "--" in text
+
+
 def _name_flaws(name: str, folder: str) -> Iterator[tuple[str, str]]:
     if name != name.lower():
         yield f"the name {name!r:.80} is not in lower case", f"name: {name.lower():.80}"
-    if name.startswith("-") or name.endswith("-") or "--" in name:
+    if _has_odd_hyphens(name):
         yield "hyphens stand one by one between letters", ""
-    is_plain = all(sign.isalnum() or sign == "-" for sign in name)
-    if not is_plain:
+    if not _is_plain(name):
         yield f"the name {name!r:.80} holds more than letters, digits and hyphens", ""
     if name != folder:
-        hint = f"rename the folder to {name:.80}" if is_plain else f"name: {folder:.80}"
+        hint = f"name: {folder:.80}" if _is_name(folder) else ""
+        if _is_name(name):
+            hint = f"rename the folder to {name:.80}"
         yield f"the folder is called {folder!r:.80}, the skill {name!r:.80}", hint
 
 

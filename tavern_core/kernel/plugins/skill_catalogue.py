@@ -116,7 +116,7 @@ class Skills:
             state = "untrusted"
             reason = f"its files are not those that were trusted; `tavern skills trust {name}` lets it be used"
         elif state == "ready" and tool not in self._lifecycle.tables.registry.entries():
-            state, reason = "shadowed", f"another tool reads like {tool}; `tavern tools why {tool}` names it"
+            state, reason = "shadowed", _clash(tool)
         return Skill(
             facts.display_name or facts.name.removeprefix("skill-"),
             facts.description,
@@ -135,6 +135,8 @@ class Skills:
         reason = record.condition.explanation if state == "off" else ""
         if winner is not None and winner.plugin != record.name:
             state, reason = "shadowed", f"{winner.plugin} has a skill of the same name, which takes precedence"
+        elif winner is None and state == "ready":
+            state, reason = "shadowed", _clash(spec.name)
         path = str(spec.implementation.get("path", ""))
         folder = record.candidate.folder
         findings = tuple(f for f in record.tool_findings if f.where is not None and f.where.file.startswith(f"{path}/"))
@@ -155,6 +157,10 @@ class Skills:
         for found in self._lifecycle.tables.base.diagnostics.all():
             if found.code == "NAME_CONFLICT" and "skill" in found.details:
                 yield _loser(found)
+
+
+def _clash(tool: str) -> str:
+    return f"another tool reads like {tool}; `tavern tools why {tool}` names it"
 
 
 def _loser(found: Diagnostic) -> Skill:
