@@ -215,3 +215,11 @@ def test_pins_that_cannot_be_read_let_no_changed_tool_pass(tmp_path: Path) -> No
         assert (tmp_path / "tool-pins.json").read_bytes() == content
     (tmp_path / "tool-pins.json").write_bytes(whole)
     assert (called(count), called(further).kind) == (None, "TOOL_QUARANTINED")
+
+
+def test_pins_behind_a_link_to_itself_let_no_tool_pass(tmp_path: Path) -> None:
+    (tmp_path / "tool-pins.json").symlink_to("tool-pins.json")
+    with Tavern.open({"tools": {"pin": ["t:count"]}}, home=tmp_path, plugins=[Plugin([count], name="t")]) as tavern:
+        error = tavern.invoke_sync("t:count", {"text": "x"}).error
+        assert (error.kind, "tool-pins.json" in error.fix) == ("TOOL_QUARANTINED", True)
+        assert any("tool-pins.json" in str(one) for one in tavern.diagnostics)

@@ -45,7 +45,7 @@ class JsonStateFile:
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self._name = name
-        self._current = JsonState()
+        self._current: JsonState | None = None
 
     def signature(self) -> Signature:
         """A cheap check: was the file replaced?"""
@@ -67,7 +67,7 @@ class JsonStateFile:
     def current(self) -> JsonState:
         """`read`, but only after the file was replaced; until then, the same object."""
         state = self._current
-        if state.signature != self.signature():
+        if state is None or state.signature != self.signature():
             state = self._current = self.read()
         return state
 
