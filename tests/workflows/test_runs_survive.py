@@ -292,7 +292,13 @@ async def test_secrets_are_in_no_file(flows: Flows) -> None:
     ("slot", "secret"),
     [
         ({"dataFlowType": "STRING"}, ""),
-        ({"dataFlowType": "STRING", "config": {"default": "open-sesame"}}, "open-sesame"),
+        ({"dataFlowType": "STRING", "required": True, "displayName": "Your password", "config": {"min": 8}}, ""),
+        *(
+            ({"dataFlowType": "STRING", "config": {key: value}}, "open-sesame")
+            for key in ("default", "suggestions", "options", "value", "example", "placeholder")
+            for value in ("open-sesame", [{"label": "mine", "value": "open-sesame"}])
+        ),
+        *(({"dataFlowType": "STRING", key: "open-sesame"}, "open-sesame") for key in ("default", "value")),
         ({"dataFlowType": "STRING", "description": TOKEN}, TOKEN),
     ],
 )

@@ -36,6 +36,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
 from tavern_core.model.safe_printing import encodable
+from tavern_core.model.workflow import InterfaceSlot
 from tavern_core.schema.bounded_json_copying import NotPlainData
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ _MEASURED: Final = frozenset({"complete", "cached", "skipped", "interrupted"})
 _WAITING, _CANCELLED = "waiting", "cancelled"
 _ENDED: Final = frozenset({"complete", "error", _CANCELLED})
 """States of runs whose process ended them."""
+_SLOT_FIELDS: Final = frozenset(field.alias or name for name, field in InterfaceSlot.model_fields.items())
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, workflow TEXT, state TEXT, started REAL, latency REAL, data TEXT, crc INTEGER, content TEXT, content_crc INTEGER
@@ -547,15 +549,18 @@ def _with_nameless_slots(document: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("interfaceInputs", "interfaceOutputs"):
         slots = document.get(key)
         if isinstance(slots, dict):
-            configs = {name: slot.get("config") for name, slot in slots.items() if isinstance(slot, dict)}
-            values = [
-                {name: config[part]}
-                for name, config in configs.items()
-                for part in ("default", "suggestions")
-                if isinstance(config, dict) and part in config
-            ]
-            found[key] = [*slots.values(), *values]
+            parts = [(name, part) for name, slot in slots.items() if isinstance(slot, dict) for part in _values(slot)]
+            found[key] = [*slots.values(), *({name: part} for name, part in parts)]
     return found
+
+
+def _values(slot: Mapping[str, Any]) -> builtins.list[Any]:
+    """What may be a value of a slot: all but its own description."""
+    config = slot.get("config")
+    return [
+        *(config.values() if isinstance(config, dict) else [config]),
+        *(value for key, value in slot.items() if key not in _SLOT_FIELDS),
+    ]
 
 
 def _plain(value: Mapping[str, Any]) -> Any:
