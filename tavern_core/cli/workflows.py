@@ -214,7 +214,9 @@ def resume(
     if given:
         from tavern_core.flow.resuming import document_of_run
 
-        flow = document_of_run(_kept(host, run), host.workflows.workflow_files)
+        stored = _kept(host, run)
+        host.workflows.list()  # activates the plugins whose code contributes workflows
+        flow = document_of_run(stored, host.workflows.workflow_files)
         inputs = typed_inputs(flow.inputs(), named(given))
     options = {
         name: value for name, value in (("concurrency", concurrency), ("timeout_ms", timeout_ms)) if value is not None

@@ -335,18 +335,36 @@ def test_answers_of_several_questions_come_in_commands_of_their_own(tavern: Run)
     )
 
 
-@each_row("name", ["password", "who"])
-def test_a_run_is_resumed_with_a_secret_that_is_not_stored(tavern: Run, project: Path, name: str) -> None:
+def flow_with_input(name: str, **slot: str) -> dict[str, Any]:
+    """A workflow that asks for a number, and passes on an input."""
     document = flow("number")
     document["nodes"].append({"id": "i", "type": "core:GroupInput"})
     document["edges"].append({"id": "s", "source": "i", "sourceHandle": name, "target": "o", "targetHandle": "secret"})
-    document |= {"interfaceInputs": {name: {"dataFlowType": "STRING"}}}
+    document["interfaceInputs"] = {name: {"dataFlowType": "STRING", **slot}}
     document["interfaceOutputs"]["secret"] = {"dataFlowType": "STRING"}
-    (project / "workflows" / "given.json").write_text(json.dumps(document), "utf-8")
+    return document
+
+
+@each_row("name", ["password", "who"])
+def test_a_run_is_resumed_with_a_secret_that_is_not_stored(tavern: Run, project: Path, name: str) -> None:
+    (project / "workflows" / "given.json").write_text(json.dumps(flow_with_input(name)), "utf-8")
     given = f"{name}=sk-proj-0123456789abcdefghijABCDEF"
     run = re.findall(r"run-[0-9a-f]+", tavern("workflows", "run", "given", given).err)[0]
     refused = tavern("workflows", "resume", run, "number=3")
     assert (refused.code, f"tavern workflows resume {run} --input {name}=" in refused.err) == (2, True), refused.err
+    done = tavern("workflows", "resume", run, "number=3", "--input", given, "--json")
+    assert (done.code, done.json["state"]) == (0, "complete"), done.err
+
+
+def test_a_run_of_a_workflow_of_plugin_code_is_resumed_with_a_secret(tavern: Run, project: Path) -> None:
+    given = "who=sk-proj-0123456789abcdefghijABCDEF"
+    document = flow_with_input("who", description=given)  # its document holds a secret, and is not stored
+    folder = project / "plugins" / "brings"
+    folder.mkdir()
+    code = f"from tavern_core import hookimpl\n@hookimpl\ndef tavern_register_workflows(): return {{'given': {document}}}\n"
+    (folder / "__init__.py").write_text(code, "utf-8")
+    (folder / "plugin.yaml").write_text('name: brings\nversion: "1.0"\nworkflows: true\n', "utf-8")
+    run = re.findall(r"run-[0-9a-f]+", tavern("workflows", "run", "brings.given", given).err)[0]
     done = tavern("workflows", "resume", run, "number=3", "--input", given, "--json")
     assert (done.code, done.json["state"]) == (0, "complete"), done.err
 
