@@ -355,6 +355,17 @@ def test_a_stored_value_of_a_setting_that_only_the_code_declares_is_not_called_u
         assert not any("one.coded" in d.message for d in host.diagnostics)
 
 
+@pytest.mark.parametrize("hook", ["", "@hookimpl\ndef tavern_register_settings(): return []\n"])
+def test_a_stored_value_is_called_unknown_once_the_code_has_declared_no_setting(workshop: Workshop, hook: str) -> None:
+    code = f"{hook}@tool\ndef hello() -> str: return 'a'\n@hookimpl\ndef tavern_register_tools(): return [hello]\n"
+    own = "settings: true\nconfigOptions: [{key: extensions.one.size, type: number, defaultValue: 1}]"
+    workshop.folder("one", code, f"{HELLO}\n{own}")
+    for _ in range(2):  # never active, and known from the last activation
+        host = workshop.open(config={"settings": {"extensions.one.size": 2, "extensions.one.sise": 1}})
+        assert host.invoke_sync("one:hello").value == "a"
+        assert [d.code for d in host.diagnostics if "one.sise" in d.message] == ["SETTINGS_INVALID"]
+
+
 STAGES = """
 at("import")
 @hookimpl

@@ -187,10 +187,10 @@ class FoundPlugin:
         known = tuple(cached[name] for name in declared.unknown if name in cached)
         return (*declared.specs, *known)
 
-    def coded_settings(self) -> tuple[Mapping[str, Any], ...]:
-        """The settings that the code declared when it was last active, as long as no file has changed since."""
+    def coded_settings(self) -> tuple[Mapping[str, Any], ...] | None:
+        """The settings of the last activation; None when they are not known, or a file has changed since."""
         remembered = self._remembered()
-        return () if remembered is None else tuple(remembered["settings"])
+        return None if remembered is None else tuple(remembered["settings"])
 
     def coded_nodes(self) -> tuple[Mapping[str, Any], ...] | None:
         """The node types of the last activation, as JSON; None when they are not known, or a file has changed since."""

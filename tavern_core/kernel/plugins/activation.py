@@ -180,9 +180,11 @@ async def _ask(record: PluginRecord, tables: HostRegistries) -> tuple[Offered, l
     if "services" in offered:
         offered["services"] = without_ungranted(record, offered["services"], tables)
     await _describe_nodes(record, offered, tables)
-    record.coded_settings = ()
-    for _, answer in answers.get("tavern_register_settings", ()):
-        record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()), more=True)
+    record.coded_settings = tuple(
+        item
+        for _, answer in answers.get("tavern_register_settings", ())
+        for item in tables.settings.declare(record.name, tuple(answer or ()), more=True)
+    )
     owner = _owner(record, {*tables.contributions.kinds_of_plugins(), *offered.get("executors", ())})
     answered = [
         item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner, drafts=True)
@@ -427,7 +429,7 @@ def _remember(record: PluginRecord, offered: Offered, tables: HostRegistries) ->
     candidate = record.candidate
     if candidate.tool_ids or record.coded_settings or has_nodes(candidate):
         nodes = tuple(offered.get("nodes", {}).values())
-        tables.cache.store(candidate, tuple((record.specs or {}).values()), record.coded_settings, nodes)
+        tables.cache.store(candidate, tuple((record.specs or {}).values()), record.coded_settings or (), nodes)
 
 
 async def _start(record: PluginRecord, offered: Offered, tables: HostRegistries) -> None:

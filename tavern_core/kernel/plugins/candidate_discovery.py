@@ -102,9 +102,9 @@ class IndexedSpecs:
             known = record.specs = {name: spec for name, spec in found.items() if name in allowed}
         return known
 
-    def settings(self, candidate: PluginCandidate) -> tuple[Mapping[str, Any], ...]:
-        """The settings that its code declared when last active, if its files are unchanged."""
-        return () if (plugin := self._plugin(candidate)) is None else plugin.coded_settings()
+    def settings(self, candidate: PluginCandidate) -> tuple[Mapping[str, Any], ...] | None:
+        """The settings that its code declared when last active; None: not known, or a file has changed since."""
+        return None if (plugin := self._plugin(candidate)) is None else plugin.coded_settings()
 
     def nodes(self, candidate: PluginCandidate) -> tuple[NodeSpec, ...] | None:
         """Its node types when last active, without code, if its files are unchanged."""

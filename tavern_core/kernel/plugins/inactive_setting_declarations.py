@@ -46,7 +46,7 @@ class PluginSettings:
         record = self._records.get(plugin)
         if record is None or record.active or "settings" not in record.candidate.facts.sections:
             return False
-        return not record.coded_settings and not self._cache.settings(record.candidate)
+        return record.coded_settings is None and self._cache.settings(record.candidate) is None
 
     def _declarations(self, record: PluginRecord) -> Iterator[Declaration]:
         if "configOptions" in record.candidate.facts.sections:
@@ -56,4 +56,4 @@ class PluginSettings:
             if spec.config_schema:
                 yield spec.config_schema, spec.local_name
         if "settings" in record.candidate.facts.sections:
-            yield self._cache.settings(record.candidate), None
+            yield self._cache.settings(record.candidate) or (), None

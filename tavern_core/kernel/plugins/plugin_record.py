@@ -104,8 +104,8 @@ class PluginRecord:
         """The declared part of tools whose parameters only the code knows; set as soon as `specs` is."""
         self.settings_complete = False
         """Whether the settings of its tools are declared, too; before activation they are declared on demand."""
-        self.coded_settings: tuple[SettingItem, ...] = ()
-        """Settings that only its code declares, as of its last activation."""
+        self.coded_settings: tuple[SettingItem, ...] | None = None
+        """Settings that only its code declares, as of its last activation; None: it was not active yet."""
         self.tool_findings = candidate.tool_findings
         """Findings about its declared tools, as of the last read."""
         self.open_factories: tuple[ToolFactory, ...] = ()
