@@ -17,7 +17,7 @@ LARGEST_INPUT: Final = 64_000_000
 """Bytes read from a file or stdin; the host's own limits are far below."""
 
 WITH_VALUE: Final = {"ignore_unknown_options": True}
-"""Settings of a command with a value that may begin with a hyphen, as negative numbers do."""
+"""Settings of a command with a value that may be a negative number; see `CliCommand.parse_args`."""
 
 
 class _Positive(click.FloatRange):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -283,6 +284,9 @@ def global_options(command: F) -> F:
     return command
 
 
+_NEGATIVE: Final = re.compile(r"-\.?\d")
+
+
 class CliCommand(click.Command):
     """A command that also accepts the global options after its own arguments; ``tavern --help`` lists them."""
 
@@ -294,6 +298,14 @@ class CliCommand(click.Command):
             if used_names.isdisjoint(option.opts):
                 option.hidden = True
                 self.params.append(option)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words. A command that ignores unknown options takes only negative numbers as values, unless all is for another program."""
+        if ctx.ignore_unknown_options and ctx.allow_interspersed_args and not ctx.resilient_parsing:
+            ctx.ignore_unknown_options = False
+            self.make_parser(ctx).parse_args(["0" if _NEGATIVE.match(word) else word for word in args])
+            ctx.ignore_unknown_options = True
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         ctx.ensure_object(CliSession).start_logging()  # the last option was read

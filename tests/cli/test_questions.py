@@ -94,7 +94,7 @@ def workflows(project: Path) -> Path:
     (project / "workflows").mkdir()
     for name, document in {
         "one": flow("number"), "two": flow("number", "sure"), "busy": flow("number", more=("q:Count",)), "secret": flow("secret"),
-        "approval": flow("sure", more=("q:Tool",)), "all": flow(*KINDS), "cold": flow("cold"),
+        "approval": flow("sure", more=("q:Tool",)), "all": flow(*KINDS), "cold": flow("cold"), "text": flow("text"),
     }.items():  # fmt: skip
         (project / "workflows" / f"{name}.json").write_text(json.dumps(document), "utf-8")
     return project / "workflows"
@@ -373,6 +373,23 @@ def test_an_answer_may_be_a_negative_number(tavern: Run) -> None:
     for words in (("cold#1", "-15"), ("-15",)):
         assert tavern("workflows", "answer", waiting(tavern, "cold"), *words).out == "-15\n"
     assert "there is no job 'job-0'" in tavern("jobs", "answer", "job-0", "-15").err
+
+
+def test_a_mistyped_option_is_no_answer(tavern: Run) -> None:
+    run = waiting(tavern, "one")
+    for words, option in (
+        (("workflows", "answer", run, "number#1", "--jsn"), "--json"),
+        (("jobs", "answer", run, "3", "--qestion", "number#1"), "--question"),
+        (("jobs", "answer", run, "--qestion=-1"), "--question"),
+        (("config", "set", "limits.depth", "5", "--usr"), "--user"),
+    ):
+        done = tavern(*words)
+        assert (done.code, "No such option" in done.err, f"did you mean '{option}'?" in done.err) == (2, True, True), (
+            done.err
+        )
+    assert tavern("workflows", "answer", run, "number#1", "3").code == 0
+    text = waiting(tavern, "text")
+    assert tavern("workflows", "answer", text, "--", "text#1", "--jsn").out == "'--jsn'\n"
 
 
 def test_an_approval_names_the_command_that_continues_the_run_that_failed_without_it(
