@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from posixpath import normpath
 from typing import Final, Literal
 
 from tavern_core.contract.core_services import CORE_SERVICES
@@ -15,7 +16,7 @@ from tavern_core.graph.problems import FlowProblem
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.browser_assets import served_file
 from tavern_core.kernel.discovery.manifest_facts import facts_of
-from tavern_core.kernel.files.plugin_file_reader import PluginFiles
+from tavern_core.kernel.files.plugin_file_reader import LARGEST_READ, PluginFiles
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.kernel.manifest.manifest_rules import declared_paths
@@ -211,21 +212,24 @@ class ManifestCheck:
         """The JSON files of a section with an `entry`, and their names; `inner`: the file of a folder in it."""
         if not isinstance(declared, Entry):
             return
-        entry = declared.entry.removeprefix("./").rstrip("/")
+        entry = normpath(declared.entry)
         names = self._files.names(entry)
-        for file in [entry] if names is None else [f"{entry}/{name}" for name in names]:
+        for file in [entry] if names is None else [normpath(f"{entry}/{name}") for name in names]:
             name = file.rpartition("/")[2]
             if inner and not name.endswith(".json"):
                 file = f"{file}/{inner}"
             is_hidden = name.startswith(".") or file.endswith(TOOL_FILE_SUFFIX)
-            if file.endswith(".json") and not is_hidden and not self._files.problem(file):
+            if file.endswith(".json") and not is_hidden and self._files.read(file) is not None:
                 yield file, name.removesuffix(".json")
 
     def _workflow_file(self, file: str, id_: str, about: str) -> Generator[Finding, None, Workflow | None]:
         """Check that a file is a workflow whose edges make sense, whatever its nodes; None: it cannot be read."""
-        self._workflows_read.add(file)
+        self._workflows_read.add(normpath(file))
+        content = self._files.read(file) or b""
+        if len(content) == LARGEST_READ:
+            return None  # the rest of it is unknown
         try:
-            workflow = read_workflow(self._files.read(file) or b"", file, id_)
+            workflow = read_workflow(content, file, id_)
         except WorkflowInvalid as error:
             yield from error.findings
             return None

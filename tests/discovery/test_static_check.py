@@ -594,6 +594,31 @@ def test_the_files_of_workflows_and_profiles_are_read(places: Places) -> None:
 
 
 @pytest.mark.parametrize(
+    ("manifest", "files", "expected"),
+    [
+        ("workflows: {entry: ./}", {"cut.json": "{"}, ["error cut.json:1:2"]),
+        ("workflows: {entry: .}", {"cut.json": "{"}, ["error cut.json:1:2"]),
+        ("workflows: {entry: ././flows//}", {"flows/cut.json": "{"}, ["error flows/cut.json:1:2"]),
+        ("workflows: {entry: ./cut.json}", {"cut.json": "{"}, ["error cut.json:1:2"]),
+        ("workflows: {entry: flows}", {"flows/x.json/notes.txt": "{"}, []),
+        ("workflows: {entry: flows}", {"flows/large.json": '{"nodes": []' + " " * 1_000_000 + "}"}, []),
+        ("profiles: {entry: agents}", {"agents/x.json/notes.txt": "{"}, []),
+        (
+            "workflows: {entry: ./flows}\n"
+            "tools: [{id: x, description: d, implementation: {type: workflow, workflowId: ./flows/cut.json}}]",
+            {"flows/cut.json": "{"},
+            ["error ./flows/cut.json:1:2"],
+        ),
+    ],
+)
+def test_a_file_in_an_entry_is_checked_once_if_it_can_be_read(
+    places: Places, manifest: str, files: dict[str, str], expected: list[str]
+) -> None:
+    found = reported(check_plugin(places.folder_plugin("text", f"{manifest}\n", files=files)))
+    assert [line.partition(": ")[0] for line in found] == expected
+
+
+@pytest.mark.parametrize(
     ("written", "file", "content", "expected"),
     [
         ("flow.json", "flow.json", '{"nodes": [], "edges": []}', []),
