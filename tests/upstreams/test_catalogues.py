@@ -97,6 +97,21 @@ def test_entries_of_lists_about_an_upstream_are_judged_once_it_is_listed(tmp_pat
         assert (len(reported), any("toy:echo" in message for message in reported)) == (4, False), reported
 
 
+def test_the_inventory_of_a_profile_is_judged_about_an_upstream_once_it_is_listed(tmp_path: Path) -> None:
+    system, names = System(), ["system:get_current_time", "toy:echo", "toy.echo", "toy:gone", "other:gone"]
+    (tmp_path / "reader.json").write_text(json.dumps({"tool_ids_inventory": names}))
+    with opened(system, tmp_path, config={"profiles": [str(tmp_path)]}) as host:
+        ann = CallContext(principal="ann", profile="reader", permissions={"network"})
+        assert host.invoke_sync(names[0], context=ann).ok
+        assert system.listed == 0
+        before = [d.message for d in host.diagnostics if "there is no tool" in d.message]
+        host.upstreams.refresh_sync("toy")
+        assert host.invoke_sync("toy:echo", {"x": 1}, context=ann).ok
+        after = [d.message for d in host.diagnostics if "there is no tool" in d.message]
+    assert [len(before), len(after)] == [1, 2], (before, after)
+    assert not any("echo" in message for message in after), after
+
+
 def test_a_list_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
     system = System(etag="v1")
     with opened(system, tmp_path) as host:

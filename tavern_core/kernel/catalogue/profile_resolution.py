@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location, PluginError, ProfileInvalid, TavernError, UsageError
 from tavern_core.kernel.access.profile_files import ProfileFiles, profile_of
+from tavern_core.kernel.access.tool_selectors import plugin_key
 from tavern_core.kernel.catalogue.missing_tools import absence
 from tavern_core.kernel.catalogue.namespace_resolvers import Namespaces
 from tavern_core.kernel.catalogue.tool_spec_cache import ToolSpecs
 from tavern_core.kernel.plugins.contribution_registry import Contributions
 from tavern_core.kernel.plugins.plugin_record import PluginRecord
-from tavern_core.model.naming_rules import split_id
+from tavern_core.model.naming_rules import spellings, split_id
 
 if TYPE_CHECKING:
     from tavern_core.contract.protocols import NamespaceResolver
@@ -189,8 +190,11 @@ class Inventories:
         if self.specs.read_workflows_for(resolved.findings):
             return self._resolve(given)
         resolved = replace(resolved, findings=(*findings, *resolved.findings))
+        unlisted = self.specs.unlisted_upstreams()
         for finding in resolved.findings:
-            self._base.diagnostics.add_finding(finding, severity="warning")
+            ids = spellings(str(finding.details.get("id", "")))
+            if unlisted.isdisjoint(plugin_key(split_id(i)[0]) for i in ids):
+                self._base.diagnostics.add_finding(finding, severity="warning")
         if isinstance(given, str | PathLike) and not resolved.is_partial:
             if len(self._resolved) >= MOST_LENT:
                 self._resolved.clear()

@@ -316,14 +316,14 @@ class ToolSpecs:
             if self.read_workflows_for(policy.diagnostics):
                 return self.policy()
             cache.policy = policy
-            unlisted = self._unlisted_upstreams()
+            unlisted = self.unlisted_upstreams()
             for finding in (*self.registry.mismatches(), *policy.diagnostics):
                 ids = spellings(str(finding.details.get("entry", "")))
                 if unlisted.isdisjoint(plugin_key(split_id(i)[0]) for i in ids):
                     self.diagnostics.add_finding(finding)
         return cache.policy
 
-    def _unlisted_upstreams(self) -> set[str]:
+    def unlisted_upstreams(self) -> set[str]:
         """The upstreams whose tools are not known yet, as names are compared."""
         candidates = (record.candidate for record in self.lifecycle.records.values())
         return {plugin_key(each.name) for each in candidates if each.source == "upstream" and not each.tool_ids}
