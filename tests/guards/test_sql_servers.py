@@ -162,7 +162,10 @@ def test_functions_that_the_operator_lists_may_be_called(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "helps"), [("select [a] from [t]", True), ("select 1; select 2", False)])
+@pytest.mark.parametrize(
+    ("text", "helps"),
+    [("select [a] from [t]", True), ("select a:b::int from t", True), ("select 1; select 2", False)],
+)
 def test_a_refusal_without_a_dialect_says_to_name_it_if_that_helps(desk: Desk, text: str, helps: bool) -> None:
     error = desk.tool(schema(), "read:db")({"q": text}).error
     assert error is not None

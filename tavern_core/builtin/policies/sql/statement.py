@@ -40,6 +40,7 @@ _EXPLAIN: Final = re.compile(
     r"\s*(?=select\b|with\b|values\b|\()",
     re.IGNORECASE,
 )
+_UNREAD: Final = "cannot be read as "
 _NUMBERED: Final = re.compile(r"\?\d+")
 """SQLite's numbered placeholders, which the parser does not know."""
 _BEGINNINGS: Final = frozenset({
@@ -100,7 +101,8 @@ def read_statement(
     with _silent():
         analyses = [_judge(text, one, writing, allowed) for one in ((dialect,) if dialect else USUAL)]
     flawed = next((found for found in analyses if found.flaw), None)
-    if flawed is not None and not dialect and not all(found.flaw for found in analyses):
+    is_unread = all(found.flaw.startswith(_UNREAD) for found in analyses)  # another dialect may read it
+    if flawed is not None and not dialect and (is_unread or not all(found.flaw for found in analyses)):
         return replace(
             flawed,
             fix=flawed.fix
@@ -133,7 +135,7 @@ def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> St
     except RecursionError:
         return StatementAnalysis("is nested too deeply")
     except (sqlglot.errors.SqlglotError, ValueError) as error:
-        return StatementAnalysis(f"cannot be read as {dialect[:40]}: {_parser_message(error)}")
+        return StatementAnalysis(f"{_UNREAD}{dialect[:40]}: {_parser_message(error)}")
     if len(statements) != 1:
         return StatementAnalysis(f"holds {len(statements)} statements; one is allowed")
     if dialect in ("tsql", "fabric") and (word := second_statement(tokens, list(_aliases(statements[0])))):
