@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -376,8 +376,10 @@ class CallGovernance:
         except StopIteration as error:  # a coroutine cannot raise it
             raise error_of(error, call) from error
         finally:
-            with suppress(ValueError):  # it ends in another context than the one in which it began
+            try:
                 leave(token)
+            except ValueError:  # it ends in another context than the one in which it began
+                pass
 
     async def _timed(
         self, inner: NestedStep, limiter: ToolLimiter, plan: CallPlan, call: RunningCall, mode: ExecutionMode
